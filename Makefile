@@ -1,0 +1,67 @@
+# `make` alone lists what there is. Everything runs in .venv, which every target makes when needed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := server sharding ledger worker deploy client tests
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help install run demo test bench check lint types proto proto-check format lock clean \
+	machine machine-for-test
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: machine $(INSTALLED)  ## make .venv from requirements.lock, with client and service editable
+
+run: install  ## the whole service on this machine, in the foreground, with a demo product
+	@$(BIN)/python -m deploy.local run
+
+demo: install  ## one flash sale with a Redis master killed in the middle
+	@$(BIN)/python -m deploy.demo
+
+test: machine-for-test $(INSTALLED)  ## the whole suite on a real Redis Cluster and MySQL
+	@$(BIN)/python -m pytest
+
+bench: install  ## measure throughput and latency on this machine
+	@$(BIN)/python -m tests.bench
+
+check: lint types proto-check test  ## exactly what CI runs
+
+lint: install  ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: install  ## mypy, strict
+	@$(BIN)/mypy
+
+proto: install  ## generate client/inventory/v1 from protos/
+	@deploy/proto generate client
+
+proto-check: install  ## generated code is current, the contract is well formed and breaks nobody
+	@deploy/proto check
+
+format: install  ## let ruff repair and format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+lock: machine  ## resolve the newest allowed versions into requirements.lock
+	@PYTHON=$(PYTHON) deploy/lock
+
+clean:  ## remove .venv and what tools leave behind
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+machine:
+	@PYTHON=$(PYTHON) deploy/bootstrap
+
+machine-for-test:
+	@PYTHON=$(PYTHON) deploy/bootstrap --for test
+
+# The order-only prerequisite lets bootstrap install python3-venv first, and never makes .venv stale.
+$(INSTALLED): requirements.lock pyproject.toml client/pyproject.toml | machine
+	@deploy/venv $(PYTHON) $(VENV)
+	@touch $@

@@ -1,0 +1,1 @@
+"""`inventoryctl`: the inventory from a shell."""

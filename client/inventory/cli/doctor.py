@@ -1,0 +1,130 @@
+"""`inventoryctl doctor`: is everything well, and where not, what to do."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from inventory.cli.exits import Exit
+from inventory.cli.output import console, print_json, sentence_of
+from inventory.cli.session import Session, ended, session_of
+from inventory.client import Cluster, InventoryClient, InventoryError, Partition
+
+DISTRIBUTION = "inventory-client"
+
+_REMEDIES = {
+    "FENCED": "a worker reopens them after a failover; see that one is running and reaches MySQL",
+    "NO_HEAD": "a worker opens them; see that one is running and reaches MySQL",
+    "UNREACHABLE": "see that their Redis node is running or that its replica was promoted",
+}
+_REMEDY = "see that the Redis nodes and a worker are running; the worker's log names the partition"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; `remedy` is empty where it is well."""
+
+    check: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+def doctor(
+    context: typer.Context,
+    backlog_max: Annotated[
+        int, typer.Option(min=0, help="Events per partition that may wait for the ledger.")
+    ] = 10_000,
+) -> None:
+    """Check that the service is reachable, serving, open and keeping up; exit code 1 if not."""
+    session = session_of(context)
+    findings = list(examine(session, backlog_max=backlog_max))
+    healthy = all(finding.ok for finding in findings)
+    if session.as_json:
+        print_json({"target": session.target, "healthy": healthy, "findings": findings})
+    else:
+        _print(findings)
+    ended(Exit.OK if healthy else Exit.REFUSED)
+
+
+def examine(session: Session, *, backlog_max: int) -> Iterator[Finding]:
+    """Looks at one thing after the other, and ends where the next needs what is missing."""
+    try:
+        with session.client() as client:
+            yield Finding("reachable", True, session.target)
+            yield _serving(client)
+            yield from _of_cluster(client.get_cluster(), backlog_max=backlog_max)
+    except InventoryError as error:
+        yield Finding("answers", False, sentence_of(error), _advice(error))
+
+
+def _serving(client: InventoryClient) -> Finding:
+    if client.is_serving():
+        return Finding("serving", True, "health is SERVING")
+    remedy = "the server waits for Redis or MySQL, or is stopping; its log says which"
+    return Finding("serving", False, "health is NOT_SERVING", remedy)
+
+
+def _of_cluster(cluster: Cluster, *, backlog_max: int) -> Iterator[Finding]:
+    yield Finding("version", True, f"service {cluster.version or '?'}, client {_own_version()}")
+    yield from _openness(cluster.partitions)
+    yield _backlog(cluster.partitions, backlog_max=backlog_max)
+    yield _schema(cluster.schema_version)
+
+
+def _openness(partitions: tuple[Partition, ...]) -> Iterator[Finding]:
+    closed: defaultdict[str, list[int]] = defaultdict(list)
+    for partition in partitions:
+        if not partition.open:
+            closed[partition.reason or "UNKNOWN"].append(partition.partition)
+    for reason, numbers in sorted(closed.items()):
+        named = ", ".join(map(str, numbers))
+        remedy = _REMEDIES.get(reason, _REMEDY)
+        yield Finding("partitions", False, f"closed, {reason}: {named}", remedy)
+    if not partitions:
+        yield Finding("partitions", False, "the service knows of none", _REMEDY)
+    elif not closed:
+        yield Finding("partitions", True, f"all {len(partitions)} are open")
+
+
+def _backlog(partitions: tuple[Partition, ...], *, backlog_max: int) -> Finding:
+    waiting = sum(partition.backlog for partition in partitions)
+    behind = [each.partition for each in partitions if each.backlog > backlog_max]
+    detail = f"{waiting} events wait for the ledger"
+    if not behind:
+        return Finding("backlog", True, detail)
+    named = ", ".join(map(str, behind))
+    remedy = "see that a worker is running and MySQL answers; sales stop when the limit is reached"
+    return Finding("backlog", False, f"{detail}; above {backlog_max} in {named}", remedy)
+
+
+def _schema(schema_version: int) -> Finding:
+    if schema_version:
+        return Finding("schema", True, f"version {schema_version}")
+    return Finding("schema", False, "the ledger has no tables", "run `inventoryctl migrate`")
+
+
+def _advice(error: InventoryError) -> str:
+    if error.code == "INTERNAL":
+        return "see the server's log; client and server may be of different versions"
+    return "see that the server is running and that this is its address"
+
+
+def _own_version() -> str:
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _print(findings: list[Finding]) -> None:
+    table = Table("", "check", "finding", "what to do", box=box.SIMPLE_HEAD)
+    for finding in findings:
+        mark, style = ("ok", "green") if finding.ok else ("NOT OK", "bold red")
+        table.add_row(mark, finding.check, finding.detail, finding.remedy, style=style)
+    console().print(table)

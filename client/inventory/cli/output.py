@@ -1,0 +1,143 @@
+"""What `inventoryctl` prints: tables for people, one JSON object for scripts."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from inventory.client import Deduction, InventoryError, Outcome, Product, ProductStatus, Stock
+
+PIPE_WIDTH = 160
+"""Columns where no terminal says how many it has; enough for every table."""
+
+_PREFIXES: Mapping[type[Enum], str] = {
+    Outcome: "OUTCOME_",
+    ProductStatus: "PRODUCT_STATUS_",
+}
+"""How inventory.v1 begins the names of these values."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console for plain text: what is in a name is never taken for markup."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PIPE_WIDTH
+    return Console(stderr=stderr, width=width, markup=False, highlight=False)
+
+
+def print_json(value: object) -> None:
+    """Prints one object on one line, with the field names of the messages."""
+    print(json.dumps(jsonable(value), ensure_ascii=False), flush=True)
+
+
+def jsonable(value: object) -> object:
+    """Records as objects, their enum values by the names they have in inventory.v1."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return jsonable(asdict(value))
+    if isinstance(value, Enum):
+        prefix = _PREFIXES.get(type(value), "")
+        return f"{prefix}{value.name}" if prefix else value.value
+    if isinstance(value, Mapping):
+        return {key: jsonable(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [jsonable(each) for each in value]
+    return value
+
+
+def deduction_json(deduction: Deduction) -> object:
+    """A DeductResponse and the request_id that it answers."""
+    fields = asdict(deduction)
+    del fields["message"]
+    return fields
+
+
+def error_json(code: str, reason: str, message: str, request_id: str | None = None) -> object:
+    error = {"code": code, "reason": reason, "message": message}
+    if request_id:
+        error["request_id"] = request_id
+    return {"error": error}
+
+
+def sentence_of(error: InventoryError) -> str:
+    """An error in one line."""
+    return " ".join(str(error).split())
+
+
+def print_stock(stock: Stock) -> None:
+    out = console()
+    out.print(shard_table(stock))
+    out.print(equation(stock))
+    out.print(f"status {stock.status}, layout {stock.layout_version}{_remarks(stock)}")
+
+
+def equation(stock: Stock) -> str:
+    """The balance of a product in one line, every term named."""
+    sign = "=" if stock.total == stock.accounted else "IS NOT"
+    return (
+        f"total {stock.total} {sign} available {stock.available} + held {stock.held}"
+        f" + in transit {stock.in_transit} + buffer {stock.buffer} + sold {stock.sold}"
+    )
+
+
+def shard_table(stock: Stock) -> Table:
+    table = _table(
+        f"product {stock.product_id}",
+        "shard",
+        "partition",
+        "available",
+        "held",
+        "in transit",
+        "sold",
+    )
+    for shard in stock.shards:
+        counts = (shard.available, shard.held, shard.in_transit, shard.sold)
+        table.add_row(*map(str, (shard.shard, shard.partition, *counts)))
+    return table
+
+
+def print_products(products: Sequence[Product]) -> None:
+    table = _table(
+        None,
+        "product",
+        "name",
+        "status",
+        "total",
+        "available",
+        "held",
+        "buffer",
+        "sold",
+        "shards",
+        "epoch",
+    )
+    table.columns[1].justify = "left"
+    for product in products:
+        table.add_row(
+            str(product.product_id),
+            product.name,
+            product.status.value,
+            str(product.total_stock),
+            str(product.available_stock),
+            str(product.held_stock),
+            str(product.buffer_stock),
+            str(product.sold_count),
+            str(product.shards),
+            str(product.epoch),
+        )
+    console().print(table)
+
+
+def _table(title: str | None, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _remarks(stock: Stock) -> str:
+    frozen = ", FROZEN" if stock.frozen else ""
+    inexact = ", inexact: units moved while they were read" if stock.inexact else ""
+    return frozen + inexact

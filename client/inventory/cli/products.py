@@ -1,0 +1,148 @@
+"""`inventoryctl product …`."""
+
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from inventory.cli.output import console, print_json, print_products
+from inventory.cli.session import session_of
+from inventory.client import NewProduct, Product
+
+app = typer.Typer(help="Put products on sale and correct their units.", no_args_is_help=True)
+
+ProductId = Annotated[int, typer.Argument(help="The product, at least 1.", show_default=False)]
+Units = Annotated[int, typer.Argument(help="Units, at least 1.", show_default=False)]
+RequestId = Annotated[
+    str | None,
+    typer.Option(
+        help="Names this change for good; repeat it to repeat safely. [default: a new id]"
+    ),
+]
+Reason = Annotated[str, typer.Option(help="Why, for the journal.", show_default=False)]
+
+
+@app.command()
+def put(
+    context: typer.Context,
+    product_id: ProductId,
+    total: Annotated[int, typer.Option(help="All units; 0 keeps a loaded product's.")] = 0,
+    name: Annotated[str, typer.Option(help="What people call it.", show_default=False)] = "",
+    shards: Annotated[int, typer.Option(help="Shards; 0: the service chooses.")] = 0,
+    buffer_percent: Annotated[
+        int | None, typer.Option(help="Share that stays in the ledger. [default: the service's]")
+    ] = None,
+    max_per_user: Annotated[int, typer.Option(help="Units a user may buy; 0: no limit.")] = 0,
+    low_stock: Annotated[int, typer.Option(help="Units that count as low; 0: never.")] = 0,
+) -> None:
+    """Write a product to the ledger, or change the settings of one that is closed."""
+    product = NewProduct(
+        product_id=product_id,
+        name=name,
+        total_stock=total,
+        buffer_percent=buffer_percent,
+        shards=shards,
+        max_per_user=max_per_user,
+        low_stock=low_stock,
+    )
+    with session_of(context).client() as client:
+        _show(context, client.put_product(product))
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    after: Annotated[int, typer.Option(help="Products after this id.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many.")] = 100,
+) -> None:
+    """List the ledger's products by id."""
+    session = session_of(context)
+    with session.client() as client:
+        page = client.list_products(after_product_id=after, page_size=limit)
+    if session.as_json:
+        print_json(page)
+        return
+    print_products(page.products)
+    if page.next_after_product_id:
+        console().print(f"there are more: --after {page.next_after_product_id}")
+
+
+@app.command()
+def show(context: typer.Context, product_id: ProductId) -> None:
+    """Show a product's ledger row; `stock` shows the live counts."""
+    with session_of(context).client() as client:
+        _show(context, client.get_product(product_id))
+
+
+@app.command()
+def load(
+    context: typer.Context,
+    product_ids: Annotated[list[int], typer.Argument(help="1 to 100 products.")],
+) -> None:
+    """Put closed products on sale; on those that are, nothing changes."""
+    session = session_of(context)
+    with session.client() as client:
+        products = client.load(product_ids)
+    if session.as_json:
+        print_json({"products": products})
+        return
+    for product in products:
+        did = "loaded" if product.loaded else "was on sale already,"
+        console().print(
+            f"product {product.product_id} {did} {product.pool} units over "
+            f"{product.shards} shards (epoch {product.epoch}, layout {product.layout_version})"
+        )
+
+
+@app.command()
+def close(context: typer.Context, product_id: ProductId) -> None:
+    """Take a product off sale and bring its units back to the ledger."""
+    with session_of(context).client() as client:
+        _show(context, client.close_product(product_id))
+
+
+@app.command()
+def restock(
+    context: typer.Context,
+    product_id: ProductId,
+    quantity: Units,
+    request_id: RequestId = None,
+    reason: Reason = "",
+) -> None:
+    """Add units, once per request id."""
+    change_id = request_id or uuid4().hex
+    with session_of(context).client() as client:
+        replayed = client.restock(product_id, quantity, request_id=change_id, reason=reason)
+    _changed(context, f"{quantity} units added to", product_id, change_id, replayed=replayed)
+
+
+@app.command()
+def remove(
+    context: typer.Context,
+    product_id: ProductId,
+    quantity: Units,
+    request_id: RequestId = None,
+    reason: Reason = "",
+) -> None:
+    """Take unsold units away, once per request id; never more than are available."""
+    change_id = request_id or uuid4().hex
+    with session_of(context).client() as client:
+        replayed = client.remove(product_id, quantity, request_id=change_id, reason=reason)
+    _changed(context, f"{quantity} units removed from", product_id, change_id, replayed=replayed)
+
+
+def _show(context: typer.Context, product: Product) -> None:
+    if session_of(context).as_json:
+        print_json(product)
+    else:
+        print_products([product])
+
+
+def _changed(
+    context: typer.Context, what: str, product_id: int, request_id: str, *, replayed: bool
+) -> None:
+    if session_of(context).as_json:
+        print_json({"replayed": replayed, "request_id": request_id})
+        return
+    earlier = ", by an earlier call" if replayed else ""
+    console().print(f"{what} product {product_id}{earlier} (request {request_id})")

@@ -1,0 +1,207 @@
+"""The client for asyncio."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from inventory.client.async_stream import AsyncDeductStream
+from inventory.client.async_transport import AsyncLane, completed
+from inventory.client.batcher import Batcher
+from inventory.client.calls import Calls, Watch
+from inventory.client.channels import CHANNELS, open_async_channel
+from inventory.client.deductions import settled
+from inventory.client.errors import Unavailable
+from inventory.client.failures import NO_CONNECTION, UNREACHABLE, failure_of, stream_ended
+from inventory.client.outcomes import Deduction, DeductItem, Resolved
+from inventory.client.records import Cluster, LoadedProduct, NewProduct, Product, ProductPage, Stock
+from inventory.client.retrier import Retrier
+from inventory.client.retry import FOR_CALLS, RetryPolicy
+from inventory.client.rpcs import DEDUCT
+from inventory.client.steps import AnySend, Steps, T
+
+
+class AsyncInventoryClient:
+    """Calls the service from asyncio; safe for any number of tasks of the loop it was made in.
+
+    With `batch` the deductions of all tasks travel in batches: what is called while batches are out
+    goes with the next one. Every method raises InventoryError; `deadline_s` replaces the policy's.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        channels: int = CHANNELS,
+        credentials: grpc.ChannelCredentials | None = None,
+        policy: RetryPolicy = FOR_CALLS,
+        batch: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._lanes = [AsyncLane(open_async_channel(target, credentials)) for _ in range(channels)]
+        self._retrier = Retrier(policy, clock=clock, jitter=jitter)
+        self._calls = Calls(self._retrier)
+        self._batcher = Batcher(self._try, batches_out_max=channels) if batch else None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Waits for batches that are out, then closes the channels."""
+        if self._batcher:
+            await self._batcher.close()
+        for lane in self._lanes:
+            await lane.channel.close()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Returns when a connection stands; raises Unavailable, reason UNREACHABLE, else."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._lanes[0].channel.channel_ready()
+        except TimeoutError as error:
+            raise Unavailable(NO_CONNECTION, reason=UNREACHABLE) from error
+
+    async def deduct(
+        self,
+        product_id: int,
+        quantity: int,
+        *,
+        request_id: str | None = None,
+        order_id: int = 0,
+        user_id: int = 0,
+        attempt: int | None = None,
+        deadline_s: float | None = None,
+    ) -> Deduction:
+        """Takes units; DEDUCTED and INSUFFICIENT_STOCK are answers, everything else is raised."""
+        item = DeductItem(product_id, quantity, request_id, order_id, user_id, attempt)
+        return settled(await self.deduct_item(item, deadline_s=deadline_s))
+
+    async def deduct_item(self, item: DeductItem, *, deadline_s: float | None = None) -> Deduction:
+        """Takes units; every outcome is a value, UNKNOWN and NOT_EXECUTED, too."""
+        return await self._run(self._retrier.deduct(item, deadline_s=deadline_s))
+
+    async def batch_deduct(
+        self, items: Sequence[DeductItem], *, deadline_s: float | None = None
+    ) -> tuple[Deduction, ...]:
+        """Takes units for up to 2,000 items, each for itself; one outcome per item, in order."""
+        return await self._run(self._retrier.deduct_batch(items, deadline_s=deadline_s))
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator[AsyncDeductStream]:
+        """A stream for batch after batch: `async with client.stream() as stream: …`"""
+        stream = AsyncDeductStream(self._retrier, self._lane)
+        try:
+            yield stream
+        finally:
+            await stream.close()
+
+    async def resolve(
+        self, product_id: int, request_id: str, *, deadline_s: float | None = None
+    ) -> Resolved:
+        """Decides a request whose answer was lost."""
+        return await self._run(self._calls.resolve(product_id, request_id, deadline_s))
+
+    async def get_stock(self, product_id: int, *, deadline_s: float | None = None) -> Stock:
+        """Reads a product's live counts."""
+        return await self._run(self._calls.get_stock(product_id, deadline_s))
+
+    async def batch_get_stock(
+        self, product_ids: Sequence[int], *, deadline_s: float | None = None
+    ) -> tuple[Stock, ...]:
+        """Reads the counts of up to 100 products; unknown ones are left out."""
+        return await self._run(self._calls.batch_get_stock(product_ids, deadline_s))
+
+    async def watch_stock(
+        self, product_id: int, *, interval_ms: int = 0, patience_s: float | None = None
+    ) -> AsyncIterator[Stock]:
+        """Yields the counts now and whenever they have changed, across broken connections.
+
+        interval_ms: the least time between two, 0: the service's default. Raises when no stream
+        stood for patience_s (None: the policy's deadline).
+        """
+        watch = Watch(
+            self._retrier, product_id=product_id, interval_ms=interval_ms, patience_s=patience_s
+        )
+        while True:
+            opening = watch.opening()
+            call = self._lane(opening.turn).unary_stream(opening.rpc)(opening.request)
+            try:
+                async for message in call:
+                    yield watch.seen(message)
+                failure = stream_ended()
+            except grpc.RpcError as error:
+                failure = failure_of(error)
+            finally:
+                call.cancel()
+            await asyncio.sleep(watch.pause_s(failure))
+
+    async def put_product(self, product: NewProduct) -> Product:
+        """Writes a product to the ledger, or changes the settings of one that is closed."""
+        return await self._run(self._calls.put_product(product))
+
+    async def get_product(self, product_id: int) -> Product:
+        """Reads a product's ledger row."""
+        return await self._run(self._calls.get_product(product_id))
+
+    async def list_products(self, *, after_product_id: int = 0, page_size: int = 0) -> ProductPage:
+        """Reads a page of ledger rows, by product id; page_size 0: the service's default."""
+        return await self._run(self._calls.list_products(after_product_id, page_size))
+
+    async def load(self, product_ids: Sequence[int]) -> tuple[LoadedProduct, ...]:
+        """Puts closed products on sale."""
+        return await self._run(self._calls.load(product_ids))
+
+    async def close_product(self, product_id: int) -> Product:
+        """Takes a product off sale and brings its units back to the ledger."""
+        return await self._run(self._calls.close_product(product_id))
+
+    async def restock(
+        self, product_id: int, quantity: int, *, request_id: str | None = None, reason: str = ""
+    ) -> bool:
+        """Adds units once per request_id; True: this request_id had been applied before."""
+        return await self._run(self._calls.restock(product_id, quantity, request_id, reason))
+
+    async def remove(
+        self, product_id: int, quantity: int, *, request_id: str | None = None, reason: str = ""
+    ) -> bool:
+        """Takes unsold units away once per request_id; True: it had been applied before."""
+        return await self._run(self._calls.remove(product_id, quantity, request_id, reason))
+
+    async def get_cluster(self) -> Cluster:
+        """Reads the partitions' state, the service's version and the ledger's schema."""
+        return await self._run(self._calls.get_cluster())
+
+    async def is_serving(self) -> bool:
+        """Asks the service's health."""
+        return await self._run(self._calls.is_serving())
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await completed(steps, self._carry)
+
+    async def _carry(self, send: AnySend) -> object:
+        if self._batcher and send.rpc is DEDUCT:
+            return await self._batcher.carry(send)
+        return await self._try(send)
+
+    async def _try(self, send: AnySend) -> Any:
+        try:
+            return await self._lane(send.turn).unary(send.rpc)(send.request, timeout=send.timeout_s)
+        except grpc.RpcError as error:
+            return failure_of(error)
+
+    def _lane(self, turn: int) -> AsyncLane:
+        return self._lanes[turn % len(self._lanes)]

@@ -1,0 +1,87 @@
+"""Everything a call can raise. What a deduction came to is a value where it is a fact about stock.
+
+Each error says whether units may have been taken: only `OutcomeUnknown` leaves that open.
+"""
+
+# ruff: noqa: N818  # `except Frozen` reads as what happened; all of them are InventoryErrors
+
+
+class InventoryError(Exception):
+    """A call without an answer; the reason is in UPPER_SNAKE_CASE, as the service has it."""
+
+    code = "UNKNOWN"
+    """The gRPC status that names this kind of error."""
+
+    def __init__(self, message: str, *, reason: str, request_id: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        named = f" (request {self.request_id})" if self.request_id else ""
+        return f"{self.message}{named} [{self.reason}]"
+
+
+class InvalidRequest(InventoryError):
+    """A field is out of its bounds; nothing happened, and nothing will by sending it again."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class UnknownProduct(InventoryError):
+    """The service does not know the product; nothing happened."""
+
+    code = "NOT_FOUND"
+
+
+class RequestMismatch(InventoryError):
+    """The request id was used for another quantity, buyer or kind of call; nothing happened."""
+
+    code = "ALREADY_EXISTS"
+
+
+class PreconditionFailed(InventoryError):
+    """The product's state does not allow the call; nothing happened."""
+
+    code = "FAILED_PRECONDITION"
+
+
+class Frozen(PreconditionFailed):
+    """The product is closed or frozen; the reason says which."""
+
+
+class UserLimit(PreconditionFailed):
+    """The buyer holds or bought as many units as the product allows."""
+
+
+class NotEnoughStock(PreconditionFailed):
+    """A removal asked for more units than are available; none were taken."""
+
+
+class Unavailable(InventoryError):
+    """No answer within the deadline, and nothing happened; the same call can succeed later."""
+
+    code = "UNAVAILABLE"
+
+
+class NotExecuted(Unavailable):
+    """The service could not do it within the deadline; it certainly did not."""
+
+
+class Overloaded(Unavailable):
+    """The service had more work than it takes on until the deadline; nothing happened."""
+
+    code = "RESOURCE_EXHAUSTED"
+
+
+class OutcomeUnknown(InventoryError):
+    """The call may have taken effect: send the same request_id again, or ask `resolve`."""
+
+    code = "UNAVAILABLE"
+
+
+class ServiceFault(InventoryError):
+    """The service cannot answer this call at all: a defect, a missing method, a missing right."""
+
+    code = "INTERNAL"

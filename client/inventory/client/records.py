@@ -1,0 +1,222 @@
+"""Stock, products and the cluster as records; field for field the messages of inventory.v1."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from inventory.v1 import admin_pb2, inventory_pb2
+
+
+class ProductStatus(StrEnum):
+    """Where a product is in its life."""
+
+    UNSPECIFIED = "unspecified"
+    CLOSED = "closed"
+    LOADING = "loading"
+    OPEN = "open"
+    CLOSING = "closing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStock:
+    """One shard's share of a product, in units."""
+
+    shard: int
+    partition: int
+    available: int
+    held: int
+    sold: int
+    in_transit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stock:
+    """A product's counts, in units; `inexact`: units moved all the time while they were read."""
+
+    product_id: int
+    available: int
+    held: int
+    in_transit: int
+    buffer: int
+    sold: int
+    total: int
+    frozen: bool
+    layout_version: int
+    shards: tuple[ShardStock, ...]
+    inexact: bool
+    status: ProductStatus
+
+    @property
+    def accounted(self) -> int:
+        """Units that are in one of the five places; equal to `total` when nothing is lost."""
+        return self.available + self.held + self.in_transit + self.buffer + self.sold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewProduct:
+    """A product to write.
+
+    `buffer_percent` None: the service's default. `shards`, `max_per_user`, `low_stock` 0: the
+    service's choice, no limit, never.
+    """
+
+    product_id: int
+    name: str = ""
+    total_stock: int = 0
+    buffer_percent: int | None = None
+    shards: int = 0
+    max_per_user: int = 0
+    low_stock: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A product as the ledger has it."""
+
+    product_id: int
+    name: str
+    status: ProductStatus
+    total_stock: int
+    available_stock: int
+    held_stock: int
+    buffer_stock: int
+    sold_count: int
+    buffer_percent: int
+    shards: int
+    layout_version: int
+    epoch: int
+    max_per_user: int
+    low_stock: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductPage:
+    """Products by id; `next_after_product_id` starts the next page, 0: this was the last."""
+
+    products: tuple[Product, ...]
+    next_after_product_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedProduct:
+    """A product that is on sale; `loaded` False: it was already, and nothing changed."""
+
+    product_id: int
+    loaded: bool
+    pool: int
+    shards: int
+    layout_version: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One partition of the live stock; `backlog` counts events that are not in the ledger yet."""
+
+    partition: int
+    slot: int
+    open: bool
+    reason: str
+    generation: int
+    event_number: int
+    backlog: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What the service is made of; `schema_version` counts the ledger's migrations."""
+
+    partitions: tuple[Partition, ...]
+    version: str
+    schema_version: int
+
+
+def stock_of(message: inventory_pb2.Stock) -> Stock:
+    return Stock(
+        product_id=message.product_id,
+        available=message.available,
+        held=message.held,
+        in_transit=message.in_transit,
+        buffer=message.buffer,
+        sold=message.sold,
+        total=message.total,
+        frozen=message.frozen,
+        layout_version=message.layout_version,
+        shards=tuple(_shard_of(shard) for shard in message.shards),
+        inexact=message.inexact,
+        status=_status_of(message.status),
+    )
+
+
+def product_of(message: admin_pb2.Product) -> Product:
+    return Product(
+        product_id=message.product_id,
+        name=message.name,
+        status=_status_of(message.status),
+        total_stock=message.total_stock,
+        available_stock=message.available_stock,
+        held_stock=message.held_stock,
+        buffer_stock=message.buffer_stock,
+        sold_count=message.sold_count,
+        buffer_percent=message.buffer_percent,
+        shards=message.shards,
+        layout_version=message.layout_version,
+        epoch=message.epoch,
+        max_per_user=message.max_per_user,
+        low_stock=message.low_stock,
+        version=message.version,
+    )
+
+
+def loaded_of(message: admin_pb2.LoadedProduct) -> LoadedProduct:
+    return LoadedProduct(
+        product_id=message.product_id,
+        loaded=message.loaded,
+        pool=message.pool,
+        shards=message.shards,
+        layout_version=message.layout_version,
+        epoch=message.epoch,
+    )
+
+
+def cluster_of(message: admin_pb2.GetClusterResponse) -> Cluster:
+    return Cluster(
+        partitions=tuple(_partition_of(partition) for partition in message.partitions),
+        version=message.version,
+        schema_version=message.schema_version,
+    )
+
+
+def _shard_of(message: inventory_pb2.ShardStock) -> ShardStock:
+    return ShardStock(
+        shard=message.shard,
+        partition=message.partition,
+        available=message.available,
+        held=message.held,
+        sold=message.sold,
+        in_transit=message.in_transit,
+    )
+
+
+def _partition_of(message: admin_pb2.Partition) -> Partition:
+    return Partition(
+        partition=message.partition,
+        slot=message.slot,
+        open=message.open,
+        reason=message.reason,
+        generation=message.generation,
+        event_number=message.event_number,
+        backlog=message.backlog,
+    )
+
+
+_STATUSES = {
+    inventory_pb2.PRODUCT_STATUS_CLOSED: ProductStatus.CLOSED,
+    inventory_pb2.PRODUCT_STATUS_LOADING: ProductStatus.LOADING,
+    inventory_pb2.PRODUCT_STATUS_OPEN: ProductStatus.OPEN,
+    inventory_pb2.PRODUCT_STATUS_CLOSING: ProductStatus.CLOSING,
+}
+
+
+def _status_of(status: inventory_pb2.ProductStatus.ValueType) -> ProductStatus:
+    return _STATUSES.get(status, ProductStatus.UNSPECIFIED)

@@ -1,0 +1,78 @@
+"""The calls of the service by name, with the messages that go out and come back."""
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # has no stubs
+
+from inventory.v1 import admin_pb2, inventory_pb2
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc(Generic[RequestT, ResponseT]):
+    """One method of a gRPC service; `acts`: it changes something, a lost answer leaves a doubt."""
+
+    path: str
+    request: type[RequestT]
+    response: type[ResponseT]
+    acts: bool = False
+
+    def serialize(self, request: Message) -> bytes:
+        return request.SerializeToString()
+
+
+AnyRpc = Rpc[Any, Any]
+
+_INVENTORY = "/inventory.v1.InventoryService/"
+_ADMIN = "/inventory.v1.AdminService/"
+
+DEDUCT = Rpc(
+    _INVENTORY + "Deduct", inventory_pb2.DeductRequest, inventory_pb2.DeductResponse, acts=True
+)
+BATCH_DEDUCT = Rpc(
+    _INVENTORY + "BatchDeduct",
+    inventory_pb2.BatchDeductRequest,
+    inventory_pb2.BatchDeductResponse,
+    acts=True,
+)
+STREAM_DEDUCT = Rpc(
+    _INVENTORY + "StreamDeduct",
+    inventory_pb2.StreamDeductRequest,
+    inventory_pb2.StreamDeductResponse,
+    acts=True,
+)
+RESOLVE_REQUEST = Rpc(
+    _INVENTORY + "ResolveRequest",
+    inventory_pb2.ResolveRequestRequest,
+    inventory_pb2.ResolveRequestResponse,
+)
+GET_STOCK = Rpc(
+    _INVENTORY + "GetStock", inventory_pb2.GetStockRequest, inventory_pb2.GetStockResponse
+)
+BATCH_GET_STOCK = Rpc(
+    _INVENTORY + "BatchGetStock",
+    inventory_pb2.BatchGetStockRequest,
+    inventory_pb2.BatchGetStockResponse,
+)
+WATCH_STOCK = Rpc(
+    _INVENTORY + "WatchStock", inventory_pb2.WatchStockRequest, inventory_pb2.WatchStockResponse
+)
+PUT_PRODUCT = Rpc(
+    _ADMIN + "PutProduct", admin_pb2.PutProductRequest, admin_pb2.PutProductResponse, acts=True
+)
+GET_PRODUCT = Rpc(_ADMIN + "GetProduct", admin_pb2.GetProductRequest, admin_pb2.GetProductResponse)
+LIST_PRODUCTS = Rpc(
+    _ADMIN + "ListProducts", admin_pb2.ListProductsRequest, admin_pb2.ListProductsResponse
+)
+LOAD = Rpc(_ADMIN + "Load", admin_pb2.LoadRequest, admin_pb2.LoadResponse, acts=True)
+CLOSE = Rpc(_ADMIN + "Close", admin_pb2.CloseRequest, admin_pb2.CloseResponse, acts=True)
+RESTOCK = Rpc(_ADMIN + "Restock", admin_pb2.RestockRequest, admin_pb2.RestockResponse, acts=True)
+REMOVE = Rpc(_ADMIN + "Remove", admin_pb2.RemoveRequest, admin_pb2.RemoveResponse, acts=True)
+GET_CLUSTER = Rpc(_ADMIN + "GetCluster", admin_pb2.GetClusterRequest, admin_pb2.GetClusterResponse)
+HEALTH_CHECK = Rpc(
+    "/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+)

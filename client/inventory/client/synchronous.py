@@ -1,0 +1,200 @@
+"""The client for threads."""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from inventory.client.calls import Calls, Watch
+from inventory.client.channels import CHANNELS, open_channel
+from inventory.client.deductions import settled
+from inventory.client.errors import Unavailable
+from inventory.client.failures import NO_CONNECTION, UNREACHABLE, failure_of, stream_ended
+from inventory.client.outcomes import Deduction, DeductItem, Resolved
+from inventory.client.records import Cluster, LoadedProduct, NewProduct, Product, ProductPage, Stock
+from inventory.client.retrier import Retrier
+from inventory.client.retry import FOR_CALLS, RetryPolicy
+from inventory.client.steps import AnySend, Steps, T
+from inventory.client.sync_stream import DeductStream
+from inventory.client.sync_transport import Lane, completed
+
+
+class InventoryClient:
+    """Calls the service; safe for any number of threads.
+
+    Every method raises InventoryError; `deadline_s` replaces the policy's. Give `channels` for ones
+    that are open already; the client closes them, too.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        channels: int | Sequence[grpc.Channel] = CHANNELS,
+        credentials: grpc.ChannelCredentials | None = None,
+        policy: RetryPolicy = FOR_CALLS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        if isinstance(channels, int):
+            channels = [open_channel(target, credentials) for _ in range(channels)]
+        self._lanes = [Lane(channel) for channel in channels]
+        self._sleep = sleep
+        self._retrier = Retrier(policy, clock=clock, jitter=jitter)
+        self._calls = Calls(self._retrier)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the channels."""
+        for lane in self._lanes:
+            lane.channel.close()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Returns when a connection stands; raises Unavailable, reason UNREACHABLE, else."""
+        ready = grpc.channel_ready_future(self._lanes[0].channel)
+        try:
+            ready.result(timeout=timeout_s)
+        except grpc.FutureTimeoutError as error:
+            ready.cancel()
+            raise Unavailable(NO_CONNECTION, reason=UNREACHABLE) from error
+
+    def deduct(
+        self,
+        product_id: int,
+        quantity: int,
+        *,
+        request_id: str | None = None,
+        order_id: int = 0,
+        user_id: int = 0,
+        attempt: int | None = None,
+        deadline_s: float | None = None,
+    ) -> Deduction:
+        """Takes units; DEDUCTED and INSUFFICIENT_STOCK are answers, everything else is raised."""
+        item = DeductItem(product_id, quantity, request_id, order_id, user_id, attempt)
+        return settled(self.deduct_item(item, deadline_s=deadline_s))
+
+    def deduct_item(self, item: DeductItem, *, deadline_s: float | None = None) -> Deduction:
+        """Takes units; every outcome is a value, UNKNOWN and NOT_EXECUTED, too."""
+        return self._run(self._retrier.deduct(item, deadline_s=deadline_s))
+
+    def batch_deduct(
+        self, items: Sequence[DeductItem], *, deadline_s: float | None = None
+    ) -> tuple[Deduction, ...]:
+        """Takes units for up to 2,000 items, each for itself; one outcome per item, in order."""
+        return self._run(self._retrier.deduct_batch(items, deadline_s=deadline_s))
+
+    @contextmanager
+    def stream(self) -> Iterator[DeductStream]:
+        """A stream for batch after batch: `with client.stream() as stream: …`"""
+        stream = DeductStream(self._retrier, self._lane, self._sleep)
+        try:
+            yield stream
+        finally:
+            stream.close()
+
+    def resolve(
+        self, product_id: int, request_id: str, *, deadline_s: float | None = None
+    ) -> Resolved:
+        """Decides a request whose answer was lost."""
+        return self._run(self._calls.resolve(product_id, request_id, deadline_s))
+
+    def get_stock(self, product_id: int, *, deadline_s: float | None = None) -> Stock:
+        """Reads a product's live counts."""
+        return self._run(self._calls.get_stock(product_id, deadline_s))
+
+    def batch_get_stock(
+        self, product_ids: Sequence[int], *, deadline_s: float | None = None
+    ) -> tuple[Stock, ...]:
+        """Reads the counts of up to 100 products; unknown ones are left out."""
+        return self._run(self._calls.batch_get_stock(product_ids, deadline_s))
+
+    def watch_stock(
+        self, product_id: int, *, interval_ms: int = 0, patience_s: float | None = None
+    ) -> Iterator[Stock]:
+        """Yields the counts now and whenever they have changed, across broken connections.
+
+        interval_ms: the least time between two, 0: the service's default. Raises when no stream
+        stood for patience_s (None: the policy's deadline).
+        """
+        watch = Watch(
+            self._retrier, product_id=product_id, interval_ms=interval_ms, patience_s=patience_s
+        )
+        while True:
+            opening = watch.opening()
+            call = self._lane(opening.turn).unary_stream(opening.rpc)(opening.request)
+            try:
+                for message in call:
+                    yield watch.seen(message)
+                failure = stream_ended()
+            except grpc.RpcError as error:
+                failure = failure_of(error)
+            finally:
+                call.cancel()
+            self._sleep(watch.pause_s(failure))
+
+    def put_product(self, product: NewProduct) -> Product:
+        """Writes a product to the ledger, or changes the settings of one that is closed."""
+        return self._run(self._calls.put_product(product))
+
+    def get_product(self, product_id: int) -> Product:
+        """Reads a product's ledger row."""
+        return self._run(self._calls.get_product(product_id))
+
+    def list_products(self, *, after_product_id: int = 0, page_size: int = 0) -> ProductPage:
+        """Reads a page of ledger rows, by product id; page_size 0: the service's default."""
+        return self._run(self._calls.list_products(after_product_id, page_size))
+
+    def load(self, product_ids: Sequence[int]) -> tuple[LoadedProduct, ...]:
+        """Puts closed products on sale."""
+        return self._run(self._calls.load(product_ids))
+
+    def close_product(self, product_id: int) -> Product:
+        """Takes a product off sale and brings its units back to the ledger."""
+        return self._run(self._calls.close_product(product_id))
+
+    def restock(
+        self, product_id: int, quantity: int, *, request_id: str | None = None, reason: str = ""
+    ) -> bool:
+        """Adds units once per request_id; True: this request_id had been applied before."""
+        return self._run(self._calls.restock(product_id, quantity, request_id, reason))
+
+    def remove(
+        self, product_id: int, quantity: int, *, request_id: str | None = None, reason: str = ""
+    ) -> bool:
+        """Takes unsold units away once per request_id; True: it had been applied before."""
+        return self._run(self._calls.remove(product_id, quantity, request_id, reason))
+
+    def get_cluster(self) -> Cluster:
+        """Reads the partitions' state, the service's version and the ledger's schema."""
+        return self._run(self._calls.get_cluster())
+
+    def is_serving(self) -> bool:
+        """Asks the service's health."""
+        return self._run(self._calls.is_serving())
+
+    def _run(self, steps: Steps[T]) -> T:
+        return completed(steps, self._try, self._sleep)
+
+    def _try(self, send: AnySend) -> Any:
+        try:
+            return self._lane(send.turn).unary(send.rpc)(send.request, timeout=send.timeout_s)
+        except grpc.RpcError as error:
+            return failure_of(error)
+
+    def _lane(self, turn: int) -> Lane:
+        return self._lanes[turn % len(self._lanes)]

@@ -1,0 +1,1 @@
+"""Generated from protos/inventory/v1 by `make proto`."""

@@ -1,0 +1,1 @@
+"""A private Redis Cluster, MySQL, server and worker: `python -m deploy.local run`."""

@@ -1,0 +1,95 @@
+"""Run the whole service on this machine: `python -m deploy.local run`."""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from deploy.local.demo_product import load_demo_product
+from deploy.local.errors import StackError
+from deploy.local.greeting import greeting
+from deploy.local.report import report
+from deploy.local.stack import LocalStack
+from deploy.local.supervision import keep_running, report_end
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
+    run = parser.add_subparsers(required=True, metavar="run").add_parser(
+        "run", help="start everything, stay in the foreground, stop everything on SIGTERM or Ctrl-C"
+    )
+    run.add_argument("--dir", type=Path, help="keep data and logs here (else: a temporary folder)")
+    run.add_argument("--base-port", type=int, help="first of 100 ports (else: a free block)")
+    run.add_argument("--json", action="store_true", help="print one line for scripts when ready")
+    run.add_argument("--services-only", action="store_true", help="only Redis and MySQL")
+    run.add_argument("--processes", type=int, default=1, help="processes of the server")
+    run.add_argument("--workers", type=int, default=1, help="number of workers")
+    return parser
+
+
+async def run(chosen: argparse.Namespace) -> None:
+    """Start, say where things are, keep them running until a signal comes, stop."""
+    stopping = asyncio.Event()
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with LocalStack(chosen.dir, base_port=chosen.base_port) as stack:
+        await _unless(stopping, _start(stack, chosen))
+        if not stopping.is_set():
+            await _unless(stopping, _supervise(stack))
+        report("stopping")
+
+
+async def _start(stack: LocalStack, chosen: argparse.Namespace) -> None:
+    await stack.start_services()
+    if not chosen.services_only:
+        await stack.migrate()
+        await stack.start_server(processes=chosen.processes)
+        for number in range(chosen.workers):
+            await stack.start_worker(number)
+    prometheus = stack.write_prometheus_config()
+    if chosen.json:
+        print(json.dumps(stack.endpoints()), flush=True)
+        return
+    if not chosen.services_only:
+        await load_demo_product(stack)
+    print(greeting(stack, prometheus), flush=True)
+
+
+async def _supervise(stack: LocalStack) -> None:
+    async with asyncio.TaskGroup() as group:
+        for process in [*stack.servers.values(), *stack.workers.values()]:
+            group.create_task(keep_running(process), name=f"keep {process.name} running")
+        for process in [stack.database.process, *(node.process for node in stack.redis)]:
+            group.create_task(report_end(process), name=f"watch {process.name}")
+
+
+async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end, or cancel it when `stopping` is set."""
+    task = asyncio.create_task(work, name="work")
+    stop = asyncio.create_task(stopping.wait(), name="stop")
+    await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.wait({task})
+    return None
+
+
+def main() -> None:
+    chosen = options().parse_args()
+    try:
+        asyncio.run(run(chosen))
+    except StackError as error:
+        report(str(error))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""What a person reads when the stack is up."""
+
+from pathlib import Path
+
+from deploy.local.demo_product import PRODUCT_ID
+from deploy.local.stack import LocalStack
+
+
+def greeting(stack: LocalStack, prometheus: Path) -> str:
+    places = {
+        "gRPC": stack.grpc_address() if stack.servers else "(not started)",
+        "metrics": " ".join(stack.endpoints()["metrics"]) or "(nothing started)",
+        "Redis": " ".join(stack.redis_nodes),
+        "MySQL": stack.mysql_url,
+        "logs": str(stack.directory / "logs"),
+        "Prometheus": f"prometheus --config.file={prometheus}",
+    }
+    lines = ["", "The inventory service runs. Ctrl-C stops it.", ""]
+    lines += [f"  {name:<11} {place}" for name, place in places.items()]
+    if stack.servers:
+        lines += ["", "Try:", "", *(f"  {command}" for command in _commands(stack))]
+    return "\n".join([*lines, ""])
+
+
+def _commands(stack: LocalStack) -> list[str]:
+    call = f".venv/bin/inventoryctl --target {stack.grpc_address()}"
+    return [
+        f"{call} deduct {PRODUCT_ID} 2 --request-id my-first-order",
+        f"{call} stock {PRODUCT_ID}",
+        f"{call} audit {PRODUCT_ID}",
+    ]

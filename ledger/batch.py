@@ -1,0 +1,116 @@
+"""What one transaction writes to the ledger: events of several partitions, merged. Data only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ledger.products import JournalKind
+from sharding.events import BEFORE_ALL, Counts, EventId, Sale
+from sharding.partitions import Checkpoint, Entry
+
+NO_COUNTS = Counts(0, 0, 0, 0)
+
+
+class Move(NamedTuple):
+    """One partition's checkpoint: where the batch started from and where it ends."""
+
+    partition: int
+    start: EventId
+    end: Checkpoint
+
+
+class EffectKey(NamedTuple):
+    """What the journal has at most once."""
+
+    product_id: int
+    request_id: str
+    kind: str
+
+
+class Effects(NamedTuple):
+    """The journal rows of one event. A tuple and not a dataclass: thousands are made a second."""
+
+    partition: int
+    event_id: EventId
+    product_id: int
+    kind: JournalKind
+    at_ms: int
+    remark: str
+    sales: Sequence[Sale]
+
+    def keys(self) -> list[EffectKey]:
+        """What the journal must not have yet."""
+        return [EffectKey(self.product_id, sale.request_id, self.kind.value) for sale in self.sales]
+
+
+@dataclass(slots=True)
+class ProductChange:
+    """Units to add to a product's row, signed."""
+
+    total: int = 0
+    available: int = 0
+    sold: int = 0
+
+
+class ShardKey(NamedTuple):
+    """One shard; in this order rows are locked."""
+
+    product_id: int
+    partition: int
+
+
+@dataclass(slots=True)
+class ShardChange:
+    """Units to add to a shard's row, signed, after it was set to zero where `reset` says so."""
+
+    reset: bool = False
+    epoch: int = 0
+    layout_version: int = 0
+    available: int = 0
+    held: int = 0
+    sold: int = 0
+    loaded: int = 0
+    in_transit: int = 0
+    state: str = ""
+    """Empty: as it was."""
+    last_event: EventId = BEFORE_ALL
+    counts: Counts = NO_COUNTS
+    """What the shard itself said after its last event of the batch."""
+
+
+class Letter(NamedTuple):
+    """An event that is set aside, or one request of it."""
+
+    partition: int
+    entry: Entry
+    product_id: int
+    request_id: str
+    reason: str
+    """Starts with one word for its class."""
+
+    @property
+    def reason_class(self) -> str:
+        return self.reason.partition(" ")[0]
+
+
+@dataclass(slots=True)
+class LedgerBatch:
+    """Events of several partitions, merged per product and per shard."""
+
+    moves: list[Move] = field(default_factory=list)
+    effects: list[Effects] = field(default_factory=list)
+    products: dict[int, ProductChange] = field(default_factory=dict)
+    shards: dict[ShardKey, ShardChange] = field(default_factory=dict)
+    raw: list[tuple[int, Entry]] = field(default_factory=list)
+    """Entries to keep for recovery, with their partitions."""
+    letters: list[Letter] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Journal rows to write."""
+        return sum(len(effects.sales) for effects in self.effects)
+
+    @property
+    def product_ids(self) -> list[int]:
+        """Every product that the batch touches."""
+        return sorted(self.products.keys() | {key.product_id for key in self.shards})

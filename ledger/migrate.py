@@ -1,0 +1,108 @@
+"""Brings the tables up to date: numbered files in ledger/migrations/, each applied once, in order.
+
+DDL commits by itself, so each file is one statement that is safe to run again: a run that broke off
+between a statement and its record repeats that statement.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from ledger.database import Database, Transaction
+from ledger.errors import LedgerUnavailableError, SchemaError
+from ledger.statements import statement
+
+FOLDER = Path(__file__).parent / "migrations"
+LOCK_WAIT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered file."""
+
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        return sha256(self.sql.encode()).hexdigest()
+
+
+def migrations(folder: Path = FOLDER) -> list[Migration]:
+    """All files of the folder, by number; the numbers are 1, 2, 3 …"""
+    found = [_migration(path) for path in sorted(folder.glob("*.sql"))]
+    assert [each.version for each in found] == list(range(1, len(found) + 1))
+    return found
+
+
+async def migrate(database: Database, wanted: list[Migration] | None = None) -> list[Migration]:
+    """Apply what is missing and return it. SchemaError where other files set the database up.
+
+    Those that migrate at the same time wait for each other.
+    """
+    all_wanted = migrations() if wanted is None else wanted
+
+    async def run(transaction: Transaction) -> list[Migration]:
+        await _lock(transaction, database.server)
+        try:
+            await transaction.execute(statement("migration_table"))
+            missing = _missing(all_wanted, await _applied(transaction))
+            for migration in missing:
+                await _apply(transaction, migration)
+        finally:
+            await transaction.row(statement("migration_unlock"))
+        return missing
+
+    return await database.transaction(run, attempts=1)
+
+
+async def schema_version(database: Database) -> int:
+    """How many migrations have been applied. SchemaError where there are no tables."""
+    return len(await database.transaction(_applied))
+
+
+async def require_schema(database: Database) -> None:
+    """SchemaError unless the tables are exactly those of this program."""
+    missing = _missing(migrations(), await database.transaction(_applied))
+    if missing:
+        raise SchemaError(
+            f"the schema in {database.server} lacks {missing[0].name}; run `inventoryctl migrate`"
+        )
+
+
+def _migration(path: Path) -> Migration:
+    return Migration(int(path.name[:4]), path.stem, path.read_text(encoding="utf-8"))
+
+
+async def _lock(transaction: Transaction, server: str) -> None:
+    row = await transaction.row(statement("migration_lock"), (LOCK_WAIT_S,))
+    if not row or row[0] != 1:
+        raise LedgerUnavailableError(
+            f"somebody else has been migrating {server} for {LOCK_WAIT_S} s"
+        )
+
+
+async def _applied(transaction: Transaction) -> list[tuple[int, str, str]]:
+    return [
+        (int(v), str(n), str(c)) for v, n, c in await transaction.rows(statement("migration_list"))
+    ]
+
+
+async def _apply(transaction: Transaction, migration: Migration) -> None:
+    await transaction.execute(migration.sql)
+    values = (migration.version, migration.name, migration.checksum)
+    await transaction.execute(statement("migration_record"), values)
+
+
+def _missing(wanted: list[Migration], applied: list[tuple[int, str, str]]) -> list[Migration]:
+    """What is still to be applied; SchemaError unless `applied` is how `wanted` begins."""
+    if len(applied) > len(wanted):
+        raise SchemaError(
+            f"the schema has migration {applied[-1][1]}, which this program does not know; "
+            "run a version that does"
+        )
+    for migration, (version, name, checksum) in zip(wanted, applied, strict=False):
+        if (migration.version, migration.checksum) != (version, checksum):
+            raise SchemaError(f"migration {name} was changed after it had been applied")
+    return wanted[len(applied) :]

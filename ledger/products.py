@@ -1,0 +1,342 @@
+"""Products as the ledger has them: settings, units, and the steps of going on sale and off it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from ledger.database import Database, Row, Transaction
+from ledger.errors import (
+    Conflict,
+    DuplicateEffectsError,
+    LedgerConflictError,
+    UnknownProductError,
+)
+from ledger.statements import statement
+from sharding.outcomes import State
+from sharding.placement import Layout
+from sharding.plans import LoadPlan, split_evenly
+
+
+class JournalKind(StrEnum):
+    """What a journal row is about; part of its unique key."""
+
+    DEDUCT = "deduct"
+    RESTOCK = "restock"
+    REMOVE = "remove"
+
+
+class JournalType(IntEnum):
+    """The journal's `type` column; 1 to 4 are the business's own numbers."""
+
+    RESERVE = 1
+    CONFIRM = 2
+    RELEASE = 3
+    ROLLBACK = 4
+    DEDUCT = 5
+    RESTOCK = 6
+    REMOVE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class ProductRow:
+    """One row of product_inventory; counts in units.
+
+    total_stock = available_stock + held_stock + buffer_stock + sold_count, always.
+    """
+
+    product_id: int
+    name: str
+    status: State
+    total_stock: int
+    available_stock: int
+    """Neither sold, held nor in the buffer; the units in the live shards are among them."""
+    held_stock: int
+    buffer_stock: int
+    sold_count: int
+    buffer_percent: int
+    max_per_user: int
+    """0: no limit."""
+    low_stock: int
+    """0: never low."""
+    shards: int
+    """Wanted; 0: the service's default."""
+    layout_version: int
+    layout_shards: int
+    """Of the layout in force; 0: never loaded."""
+    epoch: int
+    load_pool: int
+    """Units that the last load split over the shards."""
+    sold_before: int
+    """Units sold when the product was last closed."""
+    version: int
+
+    @property
+    def plan(self) -> LoadPlan:
+        """The last load, as it was stored before any shard saw it."""
+        return LoadPlan(
+            product_id=self.product_id,
+            epoch=self.epoch,
+            layout=Layout(self.layout_version, self.layout_shards),
+            amounts=split_evenly(self.load_pool, self.layout_shards),
+            buffer=self.buffer_stock,
+            sold_before=self.sold_before,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSettings:
+    """What an operator says about a product."""
+
+    product_id: int
+    name: str
+    total_stock: int
+    buffer_percent: int
+    shards: int
+    max_per_user: int
+    low_stock: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """A restock or removal that the journal has."""
+
+    kind: JournalKind
+    quantity: int
+    replayed: bool
+
+
+class Products:
+    """Reads and changes product rows; every change is safe to repeat."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put(self, wanted: ProductSettings) -> ProductRow:
+        """Create a product, or change the settings of one that is closed.
+
+        The total of a product that was loaded once changes by restock and remove alone: here it
+        must be the present one or 0. LedgerConflictError NOT_CLOSED, TOTAL_FIXED.
+        """
+
+        async def run(transaction: Transaction) -> ProductRow:
+            await transaction.execute(statement("product_create"), (wanted.product_id,))
+            row = await _locked(transaction, wanted.product_id)
+            total = _agreed_total(row, wanted.total_stock)
+            await transaction.execute(
+                statement("product_put"),
+                (
+                    wanted.name,
+                    total,
+                    row.available_stock + total - row.total_stock,
+                    wanted.buffer_percent,
+                    wanted.max_per_user,
+                    wanted.low_stock,
+                    wanted.shards,
+                    wanted.product_id,
+                ),
+            )
+            return await _read(transaction, wanted.product_id)
+
+        return await self._database.transaction(run)
+
+    async def get(self, product_id: int) -> ProductRow:
+        """One product; UnknownProductError."""
+
+        async def run(transaction: Transaction) -> ProductRow:
+            return await _read(transaction, product_id)
+
+        return await self._database.transaction(run)
+
+    async def list(self, *, after: int, limit: int) -> Sequence[ProductRow]:
+        """Products with greater ids than `after`, by id."""
+
+        async def run(transaction: Transaction) -> Sequence[ProductRow]:
+            rows = await transaction.rows(statement("product_list"), (after, limit))
+            return [_product(row) for row in rows]
+
+        return await self._database.transaction(run)
+
+    async def begin_load(
+        self, product_id: int, *, partitions: int, default_shards: int
+    ) -> tuple[LoadPlan, bool]:
+        """Decide what a closed product's shards are to hold, once; the buffer is set aside here.
+
+        Returns the plan and whether it is to be carried out: True from CLOSED and from LOADING,
+        which resumes the stored plan; False from OPEN, where nothing changes.
+        LedgerConflictError NOT_CLOSED while it is being closed.
+        """
+
+        async def run(transaction: Transaction) -> tuple[LoadPlan, bool]:
+            row = await _locked(transaction, product_id)
+            if row.status is State.OPEN:
+                return row.plan, False
+            if row.status is State.LOADING:
+                return row.plan, True
+            _require(row, State.CLOSED, Conflict.NOT_CLOSED)
+            shards = min(row.shards or default_shards, partitions)
+            buffer = row.available_stock * row.buffer_percent // 100
+            pool = row.available_stock - buffer
+            values = (shards, buffer, buffer, pool, product_id)
+            await transaction.execute(statement("product_begin_load"), values)
+            return (await _read(transaction, product_id)).plan, True
+
+        return await self._database.transaction(run)
+
+    async def finish_load(self, plan: LoadPlan) -> ProductRow:
+        """LOADING to OPEN, once all shards are; the same again is harmless.
+
+        LedgerConflictError OTHER_EPOCH, NOT_OPEN.
+        """
+
+        async def run(transaction: Transaction) -> ProductRow:
+            row = await _locked(transaction, plan.product_id, epoch=plan.epoch)
+            if row.status is State.OPEN:
+                return row
+            _require(row, State.LOADING, Conflict.NOT_OPEN)
+            return await _set_status(transaction, row, State.OPEN)
+
+        return await self._database.transaction(run)
+
+    async def begin_close(self, product_id: int) -> ProductRow:
+        """OPEN to CLOSING; CLOSING and CLOSED stay. LedgerConflictError NOT_OPEN while loading."""
+
+        async def run(transaction: Transaction) -> ProductRow:
+            row = await _locked(transaction, product_id)
+            if row.status in (State.CLOSING, State.CLOSED):
+                return row
+            _require(row, State.OPEN, Conflict.NOT_OPEN)
+            return await _set_status(transaction, row, State.CLOSING)
+
+        return await self._database.transaction(run)
+
+    async def closed_shards(self, product_id: int, *, epoch: int) -> int:
+        """How many of the epoch's shards have closed, as far as their events have been applied."""
+
+        async def run(transaction: Transaction) -> int:
+            row = await transaction.row(statement("closed_shards"), (product_id, epoch))
+            return int(row[0]) if row else 0
+
+        return await self._database.transaction(run)
+
+    async def finish_close(self, product_id: int, *, epoch: int) -> ProductRow:
+        """CLOSING to CLOSED, the buffer back to the available units; the same again is harmless.
+
+        LedgerConflictError OTHER_EPOCH, NOT_CLOSING.
+        """
+
+        async def run(transaction: Transaction) -> ProductRow:
+            row = await _locked(transaction, product_id, epoch=epoch)
+            if row.status is State.CLOSED:
+                return row
+            _require(row, State.CLOSING, Conflict.NOT_CLOSING)
+            await transaction.execute(statement("product_finish_close"), (product_id,))
+            return await _read(transaction, product_id)
+
+        return await self._database.transaction(run)
+
+    async def find_adjustment(self, product_id: int, request_id: str) -> Adjustment | None:
+        """The restock or removal that a request was, if the journal has it."""
+
+        async def run(transaction: Transaction) -> Adjustment | None:
+            return await _adjustment(transaction, product_id, request_id)
+
+        return await self._database.transaction(run)
+
+    async def adjust_closed(
+        self, kind: JournalKind, product_id: int, *, request_id: str, quantity: int, reason: str
+    ) -> Adjustment:
+        """Restock or remove units of a closed product, once per request id.
+
+        LedgerConflictError REQUEST_MISMATCH (the id was used with another kind or quantity),
+        NOT_CLOSED, INSUFFICIENT_STOCK.
+        """
+        assert kind in (JournalKind.RESTOCK, JournalKind.REMOVE)
+        signed = quantity if kind is JournalKind.RESTOCK else -quantity
+
+        async def run(transaction: Transaction) -> Adjustment:
+            row = await _locked(transaction, product_id)
+            if earlier := await _adjustment(transaction, product_id, request_id):
+                return _same(earlier, kind, quantity, request_id)
+            _require(row, State.CLOSED, Conflict.NOT_CLOSED)
+            _require_units(row, signed)
+            type_ = JournalType[kind.name]
+            values = (product_id, request_id, kind.value, type_.value, signed, reason)
+            await transaction.execute(statement("adjustment_insert"), values)
+            await transaction.execute(statement("product_adjust"), (signed, signed, product_id))
+            return Adjustment(kind, quantity, replayed=False)
+
+        try:
+            return await self._database.transaction(run)
+        except DuplicateEffectsError:
+            # A worker wrote the same effect between our look and our insert.
+            return await self._database.transaction(run)
+
+
+def _product(row: Row) -> ProductRow:
+    product_id, name, status, *rest = row
+    return ProductRow(product_id, name, State(status), *rest)
+
+
+async def _read(transaction: Transaction, product_id: int) -> ProductRow:
+    row = await transaction.row(statement("product_get"), (product_id,))
+    if row is None:
+        raise UnknownProductError(product_id)
+    return _product(row)
+
+
+async def _locked(
+    transaction: Transaction, product_id: int, *, epoch: int | None = None
+) -> ProductRow:
+    """The row, held until the transaction ends, and of that epoch if one is given."""
+    found = await transaction.row(statement("product_lock"), (product_id,))
+    if found is None:
+        raise UnknownProductError(product_id)
+    row = _product(found)
+    if epoch is not None and row.epoch != epoch:
+        text = f"product {product_id} was loaded again: epoch {row.epoch}, not {epoch}"
+        raise LedgerConflictError(Conflict.OTHER_EPOCH, text)
+    return row
+
+
+async def _set_status(transaction: Transaction, row: ProductRow, status: State) -> ProductRow:
+    await transaction.execute(statement("product_status"), (status.value, row.product_id))
+    return await _read(transaction, row.product_id)
+
+
+async def _adjustment(
+    transaction: Transaction, product_id: int, request_id: str
+) -> Adjustment | None:
+    row = await transaction.row(statement("adjustment_find"), (product_id, request_id))
+    return Adjustment(JournalKind(row[0]), abs(row[1]), replayed=True) if row else None
+
+
+def _require(row: ProductRow, status: State, conflict: Conflict) -> None:
+    if row.status is not status:
+        text = f"product {row.product_id} is {row.status.value}, not {status.value}"
+        raise LedgerConflictError(conflict, text)
+
+
+def _require_units(row: ProductRow, signed: int) -> None:
+    if row.available_stock + signed < 0:
+        text = f"product {row.product_id} has {row.available_stock} units available, not {-signed}"
+        raise LedgerConflictError(Conflict.INSUFFICIENT_STOCK, text)
+
+
+def _agreed_total(row: ProductRow, wanted: int) -> int:
+    _require(row, State.CLOSED, Conflict.NOT_CLOSED)
+    if row.epoch == 0:
+        return wanted
+    if wanted not in (0, row.total_stock):
+        text = (
+            f"product {row.product_id} has been loaded: its total stays {row.total_stock} here and "
+            "changes by restock and remove"
+        )
+        raise LedgerConflictError(Conflict.TOTAL_FIXED, text)
+    return row.total_stock
+
+
+def _same(earlier: Adjustment, kind: JournalKind, quantity: int, request_id: str) -> Adjustment:
+    if (earlier.kind, earlier.quantity) != (kind, quantity):
+        text = f"request {request_id} was {earlier.kind.value} of {earlier.quantity} units"
+        raise LedgerConflictError(Conflict.REQUEST_MISMATCH, text)
+    return earlier

@@ -1,0 +1,189 @@
+-- The ledger's whole schema as the migrations leave it, to read in one place. A test compares the two.
+
+-- One row per product. The shards' live units are part of available_stock.
+CREATE TABLE product_inventory (
+    product_id       BIGINT       NOT NULL,
+    name             VARCHAR(200) NOT NULL DEFAULT '',
+    status           VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'closed',
+    total_stock      BIGINT       NOT NULL DEFAULT 0,
+    available_stock  BIGINT       NOT NULL DEFAULT 0,
+    pre_deduct_stock BIGINT       NOT NULL DEFAULT 0,
+    buffer_stock     BIGINT       NOT NULL DEFAULT 0,
+    sold_count       BIGINT       NOT NULL DEFAULT 0,
+    buffer_percent   TINYINT      NOT NULL DEFAULT 5,
+    max_per_user     BIGINT       NOT NULL DEFAULT 0,
+    low_stock        BIGINT       NOT NULL DEFAULT 0,
+    shards           INT          NOT NULL DEFAULT 0,
+    layout_version   BIGINT       NOT NULL DEFAULT 0,
+    layout_shards    INT          NOT NULL DEFAULT 0,
+    epoch            BIGINT       NOT NULL DEFAULT 0,
+    load_pool        BIGINT       NOT NULL DEFAULT 0,
+    sold_before      BIGINT       NOT NULL DEFAULT 0,
+    version          BIGINT       NOT NULL DEFAULT 0,
+    create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    update_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (product_id),
+    CONSTRAINT product_id_positive CHECK (product_id > 0),
+    CONSTRAINT product_status_known CHECK (status IN ('closed', 'loading', 'open', 'closing')),
+    CONSTRAINT product_available_not_negative CHECK (available_stock >= 0),
+    CONSTRAINT product_held_not_negative CHECK (pre_deduct_stock >= 0),
+    CONSTRAINT product_buffer_not_negative CHECK (buffer_stock >= 0),
+    CONSTRAINT product_sold_not_negative CHECK (sold_count >= 0),
+    CONSTRAINT product_conserves_units CHECK (
+        total_stock = available_stock + pre_deduct_stock + buffer_stock + sold_count
+    ),
+    CONSTRAINT product_buffer_percent_in_range CHECK (buffer_percent BETWEEN 0 AND 100)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The journal: one row per operation. type: 1 reserve, 2 confirm, 3 release, 4 rollback, 5 deduct,
+-- 6 restock, 7 remove. quantity is negative where units left the available stock. partition_id and the
+-- event id say which stream entry told of it; NULL and 0: it did not come by a stream.
+CREATE TABLE inventory_log (
+    id               BIGINT       NOT NULL AUTO_INCREMENT,
+    product_id       BIGINT       NOT NULL,
+    request_id       VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    kind             VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    type             TINYINT      NOT NULL,
+    order_id         BIGINT       NOT NULL DEFAULT 0,
+    user_id          BIGINT       NOT NULL DEFAULT 0,
+    quantity         BIGINT       NOT NULL,
+    partition_id     SMALLINT     NULL,
+    event_generation BIGINT UNSIGNED NOT NULL DEFAULT 0,
+    event_number     BIGINT UNSIGNED NOT NULL DEFAULT 0,
+    remark           VARCHAR(200) NOT NULL DEFAULT '',
+    create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    UNIQUE KEY one_effect (product_id, request_id, kind)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What each shard holds as far as its stream has been applied. in_transit is signed: units that left
+-- for other shards less those that came; over all shards of an epoch it adds up to what is on its way.
+-- loaded is signed, too: a shard may give back more than it was loaded with.
+CREATE TABLE shard_stock (
+    product_id       BIGINT      NOT NULL,
+    partition_id     SMALLINT    NOT NULL,
+    epoch            BIGINT      NOT NULL,
+    layout_version   BIGINT      NOT NULL,
+    state            VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    available        BIGINT      NOT NULL DEFAULT 0,
+    held             BIGINT      NOT NULL DEFAULT 0,
+    sold             BIGINT      NOT NULL DEFAULT 0,
+    loaded           BIGINT      NOT NULL DEFAULT 0,
+    in_transit       BIGINT      NOT NULL DEFAULT 0,
+    event_generation BIGINT UNSIGNED NOT NULL DEFAULT 0,
+    event_number     BIGINT UNSIGNED NOT NULL DEFAULT 0,
+    update_time      DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (product_id, partition_id),
+    CONSTRAINT shard_available_not_negative CHECK (available >= 0),
+    CONSTRAINT shard_held_not_negative CHECK (held >= 0),
+    CONSTRAINT shard_sold_not_negative CHECK (sold >= 0),
+    CONSTRAINT shard_conserves_units CHECK (available + held + sold + in_transit = loaded)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The last applied entry of each partition's stream, and what it is recognised by besides its id.
+CREATE TABLE stream_checkpoint (
+    partition_id SMALLINT    NOT NULL,
+    generation   BIGINT UNSIGNED NOT NULL DEFAULT 0,
+    number       BIGINT UNSIGNED NOT NULL DEFAULT 0,
+    anchor       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    update_time  DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (partition_id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Applied entries of the last hour as they stood in the stream: fields is their flat list of names and
+-- values, packed with MessagePack. A shard that lost its memory is rebuilt from them.
+CREATE TABLE raw_event (
+    partition_id SMALLINT    NOT NULL,
+    generation   BIGINT UNSIGNED NOT NULL,
+    number       BIGINT UNSIGNED NOT NULL,
+    fields       MEDIUMBLOB  NOT NULL,
+    create_time  DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (partition_id, generation, number),
+    KEY by_age (create_time)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Entries, or single requests of an entry, that could not be applied. reason starts with one word for
+-- its class. request_id is empty where the whole entry is meant. fields is packed as in raw_event and
+-- cut after 1 MiB.
+CREATE TABLE dead_letter (
+    id           BIGINT       NOT NULL AUTO_INCREMENT,
+    partition_id SMALLINT     NOT NULL,
+    generation   BIGINT UNSIGNED NOT NULL,
+    number       BIGINT UNSIGNED NOT NULL,
+    product_id   BIGINT       NOT NULL DEFAULT 0,
+    request_id   VARCHAR(64)  NOT NULL DEFAULT '',
+    reason       VARCHAR(500) NOT NULL,
+    fields       MEDIUMBLOB   NOT NULL,
+    state        VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'open',
+    remark       VARCHAR(200) NOT NULL DEFAULT '',
+    create_time  DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    update_time  DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    KEY by_event (partition_id, generation, number)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Work on the live stock that the ledger decided on and that must happen once, whoever does it.
+CREATE TABLE outbox (
+    id           BIGINT       NOT NULL AUTO_INCREMENT,
+    kind         VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    product_id   BIGINT       NOT NULL,
+    partition_id SMALLINT     NULL,
+    request_id   VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    quantity     BIGINT       NOT NULL DEFAULT 0,
+    state        VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'open',
+    attempts     INT          NOT NULL DEFAULT 0,
+    due_time     DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    remark       VARCHAR(200) NOT NULL DEFAULT '',
+    create_time  DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    update_time  DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    UNIQUE KEY once (kind, product_id, request_id),
+    KEY by_due (state, due_time)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What audits found; report is JSON.
+CREATE TABLE audit_report (
+    id          BIGINT      NOT NULL AUTO_INCREMENT,
+    scope       VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    product_id  BIGINT      NOT NULL DEFAULT 0,
+    differences INT         NOT NULL DEFAULT 0,
+    report      MEDIUMTEXT  NOT NULL,
+    create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    KEY by_product (product_id, id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Modes that all processes agree on, changed by compare-and-set on epoch.
+CREATE TABLE service_mode (
+    name        VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    mode        VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    epoch       BIGINT       NOT NULL DEFAULT 0,
+    remark      VARCHAR(200) NOT NULL DEFAULT '',
+    update_time DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (name)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Which worker serves a partition, and until when by this database's clock; no worker: ''.
+CREATE TABLE partition_lease (
+    partition_id SMALLINT    NOT NULL,
+    worker       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    expire_time  DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (partition_id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Workers that are alive: each says so before expire_time, by this database's clock.
+CREATE TABLE worker (
+    name        VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    expire_time DATETIME(3) NOT NULL,
+    PRIMARY KEY (name)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- One row: what is fixed for the cluster's life.
+CREATE TABLE cluster (
+    id          TINYINT     NOT NULL,
+    partitions  INT         NOT NULL,
+    create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    CONSTRAINT cluster_is_one CHECK (id = 1)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

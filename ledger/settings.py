@@ -1,0 +1,98 @@
+"""Settings of the ledger, from environment variables INVENTORY_…"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MYSQL_PORT = 3306
+_TLS_WORDS = ("off", "on", "verify")
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlUrl:
+    """Where one MySQL server is and how to log in."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    database: str
+    tls: str = "off"
+    """off; on: encrypted, whoever the server is; verify: its certificate is checked, too."""
+    ca: str = ""
+    """File with the certificates to check against; empty: the system's."""
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host}:{self.port}/{self.database}"
+
+
+class LedgerSettings(BaseSettings):
+    """How to reach MySQL."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="INVENTORY_", env_ignore_empty=True, extra="ignore"
+    )
+
+    mysql_urls: SecretStr = SecretStr("mysql://inventory:inventory@127.0.0.1:3306/inventory")
+    """mysql://user:password@host:port/database?tls=off|on|verify&ca=FILE"""
+    mysql_connections: Annotated[int, Field(ge=1, le=500)] = 8
+    """Connections that one process opens at most."""
+    mysql_connect_timeout_ms: Annotated[int, Field(ge=50, le=60_000)] = 3_000
+    mysql_timeout_ms: Annotated[int, Field(ge=100, le=600_000)] = 15_000
+    """How long a transaction may take before its connection counts as lost."""
+    mysql_lock_wait_s: Annotated[int, Field(ge=1, le=600)] = 2
+    """How long a transaction waits for a row that another one holds."""
+
+    @field_validator("mysql_urls")
+    @classmethod
+    def _one_server(cls, value: SecretStr) -> SecretStr:
+        parse_url(value.get_secret_value())
+        return value
+
+    @property
+    def mysql_url(self) -> MysqlUrl:
+        return parse_url(self.mysql_urls.get_secret_value())
+
+
+def parse_url(text: str) -> MysqlUrl:
+    """Read `mysql://user:password@host:port/database`; ValueError, without the password in it."""
+    if "," in text:
+        raise ValueError("names more than one MySQL server; this version keeps its ledger in one")
+    parts = urlsplit(text.strip())
+    database = parts.path.removeprefix("/")
+    if parts.scheme != "mysql" or not parts.hostname or not parts.username:
+        raise ValueError("is not mysql://user:password@host:port/database")
+    if not database or "/" in database:
+        raise ValueError("names no database: mysql://user:password@host:port/database")
+    tls, ca = _tls(parts.query)
+    return MysqlUrl(
+        host=parts.hostname,
+        port=parts.port or MYSQL_PORT,
+        user=unquote(parts.username),
+        password=unquote(parts.password or ""),
+        database=unquote(database),
+        tls=tls,
+        ca=ca,
+    )
+
+
+def explain(error: ValidationError) -> str:
+    """All wrong settings in one line, by the names of their environment variables."""
+    return "; ".join(
+        f"INVENTORY_{'_'.join(map(str, found['loc'])).upper()}: "
+        f"{found['msg'].removeprefix('Value error, ')}"
+        for found in error.errors(include_url=False, include_input=False)
+    )
+
+
+def _tls(query: str) -> tuple[str, str]:
+    options = {name: values[-1] for name, values in parse_qs(query).items()}
+    tls, ca = options.pop("tls", "off"), options.pop("ca", "")
+    if options:
+        raise ValueError(f"has an unknown option: {', '.join(sorted(options))}")
+    if tls not in _TLS_WORDS:
+        raise ValueError(f"tls is one of {', '.join(_TLS_WORDS)}")
+    return tls, ca

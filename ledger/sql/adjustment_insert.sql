@@ -1,0 +1,2 @@
+INSERT INTO inventory_log (product_id, request_id, kind, type, quantity, remark)
+VALUES (%s, %s, %s, %s, %s, %s)

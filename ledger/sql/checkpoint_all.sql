@@ -1,0 +1,1 @@
+SELECT partition_id, generation, number, anchor FROM stream_checkpoint

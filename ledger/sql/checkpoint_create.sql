@@ -1,0 +1,3 @@
+INSERT INTO stream_checkpoint (partition_id) VALUES
+{rows}
+ON DUPLICATE KEY UPDATE partition_id = stream_checkpoint.partition_id

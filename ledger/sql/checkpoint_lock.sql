@@ -1,0 +1,5 @@
+SELECT partition_id, generation, number
+FROM stream_checkpoint
+WHERE partition_id IN ({values})
+ORDER BY partition_id
+FOR UPDATE

@@ -1,0 +1,3 @@
+SELECT partition_id, generation, number, anchor
+FROM stream_checkpoint
+WHERE partition_id IN ({values})

@@ -1,0 +1,2 @@
+INSERT INTO cluster (id, partitions) VALUES (1, %s)
+ON DUPLICATE KEY UPDATE id = cluster.id

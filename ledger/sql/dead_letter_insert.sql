@@ -1,0 +1,10 @@
+INSERT INTO dead_letter (
+    partition_id,
+    generation,
+    number,
+    product_id,
+    request_id,
+    reason,
+    fields
+) VALUES
+{rows}

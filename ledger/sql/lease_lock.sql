@@ -1,0 +1,1 @@
+SELECT partitions FROM cluster WHERE id = 1 FOR UPDATE

@@ -1,0 +1,1 @@
+UPDATE partition_lease SET worker = '' WHERE worker = %s

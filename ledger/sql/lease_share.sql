@@ -1,0 +1,3 @@
+SELECT CEILING(
+    (SELECT COUNT(*) FROM partition_lease) / (SELECT COUNT(*) FROM worker)
+)

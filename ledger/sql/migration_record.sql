@@ -1,0 +1,1 @@
+INSERT INTO schema_migration (version, name, checksum) VALUES (%s, %s, %s)

@@ -1,0 +1,1 @@
+SELECT RELEASE_LOCK(CONCAT('inventory_migrate:', MD5(DATABASE())))

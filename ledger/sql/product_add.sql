@@ -1,0 +1,9 @@
+UPDATE (
+    {rows}
+) AS added
+STRAIGHT_JOIN product_inventory AS product USING (product_id)
+SET
+    product.total_stock = product.total_stock + added.total,
+    product.available_stock = product.available_stock + added.available,
+    product.sold_count = product.sold_count + added.sold,
+    product.version = product.version + 1

@@ -1,0 +1,10 @@
+UPDATE product_inventory SET
+    status = 'loading',
+    epoch = epoch + 1,
+    layout_version = layout_version + 1,
+    layout_shards = %s,
+    available_stock = available_stock - %s,
+    buffer_stock = buffer_stock + %s,
+    load_pool = %s,
+    version = version + 1
+WHERE product_id = %s

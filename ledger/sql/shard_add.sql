@@ -1,0 +1,13 @@
+UPDATE (
+    {rows}
+) AS added
+STRAIGHT_JOIN shard_stock AS shard USING (product_id, partition_id)
+SET
+    shard.available = shard.available + added.available,
+    shard.held = shard.held + added.held,
+    shard.sold = shard.sold + added.sold,
+    shard.loaded = shard.loaded + added.loaded,
+    shard.in_transit = shard.in_transit + added.in_transit,
+    shard.state = IF(added.state = '', shard.state, added.state),
+    shard.event_generation = added.generation,
+    shard.event_number = added.number

@@ -1,0 +1,11 @@
+INSERT INTO shard_stock (product_id, partition_id, epoch, layout_version, state) VALUES
+{rows}
+ON DUPLICATE KEY UPDATE
+    epoch = VALUES(epoch),
+    layout_version = VALUES(layout_version),
+    state = VALUES(state),
+    available = 0,
+    held = 0,
+    sold = 0,
+    loaded = 0,
+    in_transit = 0

@@ -1,0 +1,1 @@
+DELETE FROM worker WHERE expire_time <= CURRENT_TIMESTAMP(3)

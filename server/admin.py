@@ -1,0 +1,229 @@
+"""AdminService: the operator's calls. Protobuf ends here."""
+
+from dataclasses import dataclass
+
+from inventory.v1 import admin_pb2 as messages
+from ledger.dead_letters import DeadLetterRow, DeadLetters
+from ledger.products import JournalKind, ProductRow, Products, ProductSettings
+from server import validation
+from server.calls import Context, remaining_s
+from server.errors import Violation
+from server.lifecycle import Correction, Lifecycle, Loaded
+from server.overview import Overview, PartitionState
+from server.stocks import STATUSES
+from sharding.placement import is_shard_count
+
+ANSWER_S = 0.5
+"""What is left of a caller's deadline for the answer, when a call waits for something."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminService:
+    """One method for each call of the contract that this version has, by its name in snake_case."""
+
+    products: Products
+    lifecycle: Lifecycle
+    dead_letters: DeadLetters
+    overview: Overview
+    partitions: int
+    close_wait_s_max: float
+    version: str
+
+    async def put_product(
+        self, request: messages.PutProductRequest, _context: Context
+    ) -> messages.PutProductResponse:
+        """Write a product, or the settings of one that is closed."""
+        _check_product(request, self.partitions)
+        row = await self.products.put(_settings(request))
+        return messages.PutProductResponse(product=_product(row))
+
+    async def get_product(
+        self, request: messages.GetProductRequest, _context: Context
+    ) -> messages.GetProductResponse:
+        """Read a ledger row."""
+        validation.product_id(request.product_id)
+        row = await self.products.get(request.product_id)
+        return messages.GetProductResponse(product=_product(row))
+
+    async def list_products(
+        self, request: messages.ListProductsRequest, _context: Context
+    ) -> messages.ListProductsResponse:
+        """Read a page of ledger rows."""
+        after = request.after_product_id
+        validation.check(validation.at_least("after_product_id", after, 0))
+        size = validation.page_size(request.page_size)
+        rows = await self.products.list(after=after, limit=size)
+        return messages.ListProductsResponse(
+            products=map(_product, rows),
+            next_after_product_id=rows[-1].product_id if len(rows) == size else 0,
+        )
+
+    async def load(self, request: messages.LoadRequest, _context: Context) -> messages.LoadResponse:
+        """Put products on sale."""
+        validation.product_ids(request.product_ids)
+        loaded = await self.lifecycle.load_all(request.product_ids)
+        return messages.LoadResponse(products=map(_loaded, loaded))
+
+    async def close(
+        self, request: messages.CloseRequest, context: Context
+    ) -> messages.CloseResponse:
+        """Take a product off sale."""
+        validation.product_id(request.product_id)
+        row = await self.lifecycle.close(request.product_id, wait_s=self._close_wait_s(context))
+        return messages.CloseResponse(product=_product(row))
+
+    async def restock(
+        self, request: messages.RestockRequest, _context: Context
+    ) -> messages.RestockResponse:
+        """Add units."""
+        wanted = _correction(JournalKind.RESTOCK, request)
+        return messages.RestockResponse(replayed=await self.lifecycle.correct(wanted))
+
+    async def remove(
+        self, request: messages.RemoveRequest, _context: Context
+    ) -> messages.RemoveResponse:
+        """Take unsold units away."""
+        wanted = _correction(JournalKind.REMOVE, request)
+        return messages.RemoveResponse(replayed=await self.lifecycle.correct(wanted))
+
+    async def list_dead_letters(
+        self, request: messages.ListDeadLettersRequest, _context: Context
+    ) -> messages.ListDeadLettersResponse:
+        """Read a page of events that could not be applied."""
+        validation.check(validation.at_least("after_id", request.after_id, 0))
+        size = validation.page_size(request.page_size)
+        rows = await self.dead_letters.list(after=request.after_id, limit=size)
+        return messages.ListDeadLettersResponse(
+            letters=map(_letter, rows),
+            next_after_id=rows[-1].id if len(rows) == size else 0,
+        )
+
+    async def get_cluster(
+        self, _request: messages.GetClusterRequest, _context: Context
+    ) -> messages.GetClusterResponse:
+        """Show the partitions."""
+        state = await self.overview.read()
+        return messages.GetClusterResponse(
+            partitions=map(_partition, state.partitions),
+            version=self.version,
+            schema_version=state.schema_version,
+        )
+
+    def _close_wait_s(self, context: Context) -> float:
+        left_s = remaining_s(context)
+        if left_s is None:
+            return self.close_wait_s_max
+        return min(self.close_wait_s_max, max(0, left_s - ANSWER_S))
+
+
+def _check_product(request: messages.PutProductRequest, partitions: int) -> None:
+    validation.check(
+        validation.at_least("product_id", request.product_id, 1),
+        validation.name(request.name),
+        validation.total(request.total_stock),
+        validation.between("buffer_percent", request.buffer_percent, 0, 100),
+        _shard_count(request.shards, partitions),
+        validation.at_least("low_stock", request.low_stock, 0),
+        _no_user_limit(request.max_per_user),
+    )
+
+
+def _shard_count(shards: int, partitions: int) -> Violation | None:
+    if shards == 0 or is_shard_count(shards, partitions):
+        return None
+    return Violation("shards", "INVALID_SHARDS", f"must be 0 or a divisor of {partitions}")
+
+
+def _no_user_limit(max_per_user: int) -> Violation | None:
+    """A limit that nobody enforces would be a promise broken at the first sale."""
+    if max_per_user == 0:
+        return None
+    return Violation(
+        "max_per_user",
+        "USER_LIMIT_UNSUPPORTED",
+        "must be 0: this version of the service does not enforce limits per user",
+    )
+
+
+def _settings(request: messages.PutProductRequest) -> ProductSettings:
+    percent = request.buffer_percent
+    if not request.HasField("buffer_percent"):
+        percent = validation.BUFFER_PERCENT_DEFAULT
+    return ProductSettings(
+        product_id=request.product_id,
+        name=request.name,
+        total_stock=request.total_stock,
+        buffer_percent=percent,
+        shards=request.shards,
+        max_per_user=request.max_per_user,
+        low_stock=request.low_stock,
+    )
+
+
+def _correction(
+    kind: JournalKind, request: messages.RestockRequest | messages.RemoveRequest
+) -> Correction:
+    validation.adjustment(
+        name=request.request_id,
+        product_id=request.product_id,
+        quantity=request.quantity,
+        why=request.reason,
+    )
+    return Correction(
+        kind, request.product_id, request.request_id, request.quantity, request.reason
+    )
+
+
+def _product(row: ProductRow) -> messages.Product:
+    return messages.Product(
+        product_id=row.product_id,
+        name=row.name,
+        status=STATUSES[row.status],
+        total_stock=row.total_stock,
+        available_stock=row.available_stock,
+        held_stock=row.held_stock,
+        buffer_stock=row.buffer_stock,
+        sold_count=row.sold_count,
+        buffer_percent=row.buffer_percent,
+        shards=row.layout_shards or row.shards,
+        layout_version=row.layout_version,
+        epoch=row.epoch,
+        max_per_user=row.max_per_user,
+        low_stock=row.low_stock,
+        version=row.version,
+    )
+
+
+def _loaded(loaded: Loaded) -> messages.LoadedProduct:
+    plan = loaded.plan
+    return messages.LoadedProduct(
+        product_id=plan.product_id,
+        loaded=loaded.now,
+        pool=sum(plan.amounts),
+        shards=plan.layout.shards,
+        layout_version=plan.layout.version,
+        epoch=plan.epoch,
+    )
+
+
+def _letter(row: DeadLetterRow) -> messages.DeadLetter:
+    return messages.DeadLetter(
+        id=row.id,
+        partition=row.partition,
+        event_id=str(row.event_id),
+        reason=row.reason,
+        event=row.event,
+        created_ms=row.created_ms,
+    )
+
+
+def _partition(state: PartitionState) -> messages.Partition:
+    return messages.Partition(
+        partition=state.partition,
+        slot=state.slot,
+        open=state.head.is_open,
+        reason=state.head.reason.upper().replace(" ", "_"),
+        generation=state.head.generation,
+        event_number=state.head.number,
+        backlog=state.backlog,
+    )

@@ -1,0 +1,198 @@
+"""What surrounds every call: decoding, metrics, errors as statuses.
+
+Handlers are wrapped here once each, when they are added, and not by a gRPC interceptor on every call.
+Which methods there are comes from the contract's own descriptors.
+"""
+
+# grpcio's stubs make RpcMethodHandler generic; the class itself is not.
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc import StatusCode
+from structlog.typing import FilteringBoundLogger
+
+from server.errors import (
+    RefusedError,
+    internal,
+    trailing_metadata,
+    translate,
+    unavailable,
+    unknown_outcome,
+)
+from server.metrics import Meter, Metrics
+
+T = TypeVar("T")
+Context = grpc.aio.ServicerContext[Any, Any]
+Behaviour = Callable[[Any, Context], Awaitable[Any]]
+"""Takes a message, or a reader of them; returns a message, its bytes, or None where it streams."""
+
+_ATTEMPTS_BEFORE = "grpc-previous-rpc-attempts"
+_ATTEMPT_OF_ENVOY = "x-envoy-attempt-count"
+
+
+class Calls(grpc.GenericRpcHandler):
+    """Finds the handler of a call."""
+
+    def __init__(self, metrics: Metrics, log: FilteringBoundLogger) -> None:
+        self._metrics = metrics
+        self._log = log
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._meters: dict[str, Meter] = {}
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The handler of a method; gRPC answers UNIMPLEMENTED where there is none."""
+        return self._handlers.get(handler_call_details.method)
+
+    def hold(self, service: ServiceDescriptor) -> None:
+        """Answer all methods of a service with UNAVAILABLE until `serve` is called for it."""
+        for method in service.methods:
+            self._add(method, _starting)
+
+    def serve(self, service: ServiceDescriptor, implementation: object) -> None:
+        """Answer a service's methods by the implementation's, named in snake_case.
+
+        What it does not have is answered UNIMPLEMENTED.
+        """
+        for method in service.methods:
+            self._add(method, getattr(implementation, _snake_case(method.name), _unimplemented))
+
+    def _add(self, method: MethodDescriptor, behaviour: Behaviour) -> None:
+        service = method.containing_service.full_name
+        name = f"{service}/{method.name}"
+        meter = self._meters.get(name) or self._metrics.meter(name)
+        self._meters[name] = meter
+        guard = _Guard(meter, self._log)
+        parse = _parser(GetMessageClass(method.input_type))
+        self._handlers[f"/{name}"] = _handler(method, guard, behaviour, parse)
+
+
+class _Guard:
+    """Runs one method's calls: counts them and ends what fails with a status."""
+
+    def __init__(self, meter: Meter, log: FilteringBoundLogger) -> None:
+        self._meter = meter
+        self._log = log
+
+    async def run(self, answer: Awaitable[T], context: Context) -> T:
+        began_s = perf_counter()
+        self._meter.begin()
+        code = StatusCode.OK
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            code = StatusCode.CANCELLED
+            await _end(context, unknown_outcome())
+        except Exception as error:  # noqa: BLE001 - the top of a call: nothing may pass it
+            refusal = translate(error) or self._unforeseen(error)
+            code = refusal.code
+            await _end(context, refusal)
+        finally:
+            self._meter.end(code, perf_counter() - began_s)
+
+    def _unforeseen(self, error: Exception) -> RefusedError:
+        self._log.error("call_failed", method=self._meter.method, exc_info=error)
+        return internal()
+
+
+async def _end(context: Context, refusal: RefusedError) -> NoReturn:
+    """End a call with a status. If the caller has gone, there is nobody to tell.
+
+    It is tried for a cancelled call as well: gRPC ends no call whose handler was cancelled by anything
+    but the caller, who would wait for ever.
+    """
+    try:
+        await context.abort(
+            refusal.code, refusal.message, trailing_metadata=trailing_metadata(refusal)
+        )
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError:
+        raise asyncio.CancelledError from None
+
+
+def was_sent_before(context: Context) -> bool:
+    """Whether the client's library or a proxy has sent this call before, unknown to its maker."""
+    for key, value in context.invocation_metadata() or ():
+        if key == _ATTEMPTS_BEFORE:
+            return True
+        if key == _ATTEMPT_OF_ENVOY and value != "1":
+            return True
+    return False
+
+
+def remaining_s(context: Context) -> float | None:
+    """What is left of the caller's deadline; None if there is none."""
+    return context.time_remaining()
+
+
+def _handler(
+    method: MethodDescriptor,
+    guard: _Guard,
+    behaviour: Behaviour,
+    parse: Callable[[bytes], Message],
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """Requests are decoded inside the guard, so that a malformed one has a status of ours."""
+
+    async def unary(raw: bytes, context: Context) -> Any:
+        async def answer() -> Any:
+            return await behaviour(parse(raw), context)
+
+        return await guard.run(answer(), context)
+
+    async def streaming(requests: Any, context: Context) -> None:
+        await guard.run(behaviour(requests, context), context)
+
+    if method.client_streaming:
+        return grpc.stream_stream_rpc_method_handler(
+            streaming, request_deserializer=parse, response_serializer=_serialized
+        )
+    if method.server_streaming:
+        return grpc.unary_stream_rpc_method_handler(unary, response_serializer=_serialized)
+    return grpc.unary_unary_rpc_method_handler(unary, response_serializer=_serialized)
+
+
+def _parser(message: type[Message]) -> Callable[[bytes], Message]:
+    decode = message.FromString
+
+    def parse(raw: bytes) -> Message:
+        try:
+            return decode(raw)
+        except DecodeError:
+            raise _malformed() from None
+
+    return parse
+
+
+def _serialized(message: Message | bytes) -> bytes:
+    return message if isinstance(message, bytes) else message.SerializeToString()
+
+
+def _malformed() -> RefusedError:
+    return RefusedError(
+        StatusCode.INVALID_ARGUMENT, "MALFORMED", "the bytes are not what the contract says"
+    )
+
+
+async def _starting(_request: object, _context: Context) -> NoReturn:
+    raise unavailable("STARTING", "this process has not reached the live stock yet")
+
+
+async def _unimplemented(_request: object, _context: Context) -> NoReturn:
+    raise RefusedError(
+        StatusCode.UNIMPLEMENTED, "UNIMPLEMENTED", "this version of the service has no such call"
+    )
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

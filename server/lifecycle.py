@@ -1,0 +1,141 @@
+"""A product's way on sale and off it, and corrections of its units: ledger and live stock together.
+
+Each of these is a row of steps that may break off anywhere; the same call again goes on from there,
+because the ledger has written down what was decided before the live stock sees it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grpc import StatusCode
+
+from ledger.products import Adjustment, JournalKind, ProductRow, Products
+from server.errors import RefusedError, refused, unavailable
+from sharding.outcomes import Answer, Outcome, State
+from sharding.plans import LoadPlan
+from sharding.stock import CloseBusyError, LoadConflictError, Stock
+
+CLOSE_LOOK_S = 0.05
+"""Time between two looks at how far the worker has come with a close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A product that is on sale, and whether this call put it there."""
+
+    plan: LoadPlan
+    now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Units to add or to take away, once per request id."""
+
+    kind: JournalKind
+    product_id: int
+    request_id: str
+    quantity: int
+    reason: str
+
+
+class Lifecycle:
+    """Loads, closes and corrects products."""
+
+    def __init__(
+        self, stock: Stock, products: Products, *, partitions: int, default_shards: int
+    ) -> None:
+        self._stock = stock
+        self._products = products
+        self._partitions = partitions
+        self._default_shards = default_shards
+
+    async def load_all(self, product_ids: Sequence[int]) -> list[Loaded]:
+        """Load products one after the other; what was loaded before a failure stays loaded."""
+        return [await self.load(product_id) for product_id in product_ids]
+
+    async def load(self, product_id: int) -> Loaded:
+        """Put a closed product on sale; one that is on sale stays as it is."""
+        plan, wanted = await self._products.begin_load(
+            product_id, partitions=self._partitions, default_shards=self._default_shards
+        )
+        if not wanted:
+            return Loaded(plan, now=False)
+        try:
+            await self._stock.load(plan)
+        except LoadConflictError as error:
+            raise _conflict("LOAD_CONFLICT", "the live stock is in another epoch") from error
+        await self._products.finish_load(plan)
+        return Loaded(plan, now=True)
+
+    async def close(self, product_id: int, *, wait_s: float) -> ProductRow:
+        """Take a product off sale; RefusedError CLOSE_PENDING if `wait_s` is too short for it."""
+        row = await self._products.begin_close(product_id)
+        if row.status is State.CLOSED:
+            return row
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._stock.close(product_id, row.epoch)
+                await self._until_applied(row)
+        except (TimeoutError, CloseBusyError):
+            raise _close_pending() from None
+        except LoadConflictError as error:
+            raise _conflict("CLOSE_CONFLICT", "the live stock is in another epoch") from error
+        return await self._products.finish_close(product_id, epoch=row.epoch)
+
+    async def correct(self, wanted: Correction) -> bool:
+        """Restock or remove; returns whether it had been done before."""
+        earlier = await self._products.find_adjustment(wanted.product_id, wanted.request_id)
+        if earlier:
+            return _repeated(earlier, wanted)
+        row = await self._products.get(wanted.product_id)
+        if row.status is State.CLOSED:
+            return await self._correct_closed(wanted)
+        answer = await self._correct_live(wanted)
+        if answer.outcome is not Outcome.DEDUCTED:
+            raise refused(answer)
+        return answer.replayed
+
+    async def _until_applied(self, row: ProductRow) -> None:
+        """Wait for the worker: what the shards gave back must have reached the ledger."""
+        while True:
+            closed = await self._products.closed_shards(row.product_id, epoch=row.epoch)
+            if closed >= row.layout_shards:
+                return
+            await asyncio.sleep(CLOSE_LOOK_S)
+
+    async def _correct_closed(self, wanted: Correction) -> bool:
+        done = await self._products.adjust_closed(
+            wanted.kind,
+            wanted.product_id,
+            request_id=wanted.request_id,
+            quantity=wanted.quantity,
+            reason=wanted.reason,
+        )
+        return done.replayed
+
+    async def _correct_live(self, wanted: Correction) -> Answer:
+        restocks = wanted.kind is JournalKind.RESTOCK
+        correct = self._stock.restock if restocks else self._stock.remove
+        return await correct(
+            wanted.product_id,
+            request_id=wanted.request_id,
+            quantity=wanted.quantity,
+            reason=wanted.reason,
+        )
+
+
+def _repeated(earlier: Adjustment, wanted: Correction) -> bool:
+    if (earlier.kind, earlier.quantity) != (wanted.kind, wanted.quantity):
+        raise refused(Answer(Outcome.REQUEST_MISMATCH))
+    return True
+
+
+def _close_pending() -> RefusedError:
+    return unavailable(
+        "CLOSE_PENDING", "the product is off sale, its units are still coming in; call Close again"
+    )
+
+
+def _conflict(reason: str, message: str) -> RefusedError:
+    return RefusedError(StatusCode.FAILED_PRECONDITION, reason, message)

@@ -1,0 +1,86 @@
+"""What the service is made of, as operators and readiness checks see it."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ledger.checkpoints import Checkpoints
+from ledger.database import Database
+from ledger.migrate import schema_version
+from sharding.cluster import Cluster
+from sharding.errors import StockUnavailableError
+from sharding.partitions import PartitionHead, Partitions
+from sharding.slots import slot_of
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition; `backlog` is the number of its events that the ledger does not have."""
+
+    partition: int
+    slot: int
+    head: PartitionHead
+    backlog: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """All partitions, in their order, and how many migrations the ledger has applied."""
+
+    partitions: Sequence[PartitionState]
+    schema_version: int
+
+
+class Overview:
+    """Looks at all of Redis and MySQL that the service uses."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        partitions: Partitions,
+        checkpoints: Checkpoints,
+        database: Database,
+    ) -> None:
+        self._cluster = cluster
+        self._partitions = partitions
+        self._checkpoints = checkpoints
+        self._database = database
+
+    async def reaches_redis(self) -> bool:
+        """Whether some master answers. PartitionCountError."""
+        for first, *_ in self._cluster.masters().values():
+            try:
+                await self._partitions.head(first)
+            except StockUnavailableError:
+                continue
+            return True
+        return False
+
+    async def read(self) -> ClusterState:
+        """The state of everything; LedgerUnavailableError, while a node that is away is a state."""
+        checkpoints = await self._checkpoints.all()
+        version = await schema_version(self._database)
+        async with asyncio.TaskGroup() as group:
+            heads = [
+                group.create_task(self._head(partition))
+                for partition in range(len(self._cluster.tags))
+            ]
+        applied = {partition: found.id.number for partition, found in checkpoints.items()}
+        states = [
+            PartitionState(
+                partition=partition,
+                slot=slot_of(self._cluster.tags[partition]),
+                head=head.result(),
+                backlog=max(0, head.result().number - applied.get(partition, 0)),
+            )
+            for partition, head in enumerate(heads)
+        ]
+        return ClusterState(states, version)
+
+    async def _head(self, partition: int) -> PartitionHead:
+        try:
+            return await self._partitions.head(partition)
+        except StockUnavailableError as error:
+            return PartitionHead(
+                is_open=False, reason=error.reason.value, generation=0, number=0, partitions=0
+            )

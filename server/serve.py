@@ -1,0 +1,360 @@
+"""`python -m server.serve`: one serving process, a child of `python -m server`; wires it together."""
+
+import argparse
+import asyncio
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import grpc
+import uvloop
+from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotations
+    health_pb2,
+    health_pb2_grpc,
+)
+from grpc_health.v1.health import (  # type: ignore[import-untyped]  # ships no annotations
+    aio as health,
+)
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # no annotations
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
+from structlog.typing import FilteringBoundLogger
+
+from inventory.v1 import admin_pb2, inventory_pb2
+from ledger.checkpoints import Checkpoints
+from ledger.database import Database
+from ledger.dead_letters import DeadLetters
+from ledger.errors import LedgerError, PartitionsDifferError
+from ledger.metrics import LedgerMetrics
+from ledger.products import Products
+from server.admin import AdminService
+from server.calls import Calls
+from server.intake import Intake
+from server.lifecycle import Lifecycle
+from server.logs import configure_logs
+from server.metrics import Metrics
+from server.overview import Overview
+from server.readiness import Readiness
+from server.service import InventoryService
+from server.settings import ServerSettings
+from server.stocks import StockReader
+from server.streams import Lives
+from server.supervisor import SETUP_ERROR, SetupError
+from server.wire import ResultEncoder
+from sharding.cluster import Cluster
+from sharding.errors import PartitionCountError, StockUnavailableError
+from sharding.metrics import StockMetrics
+from sharding.partitions import Partitions
+from sharding.settings import parse_address
+from sharding.stock import Stock
+
+LOOK_S = 1.0
+"""Time between two looks at whether Redis is there."""
+LEDGER_ANSWER_S = 3.0
+"""How long the services wait at the start for the ledger to confirm the partition count."""
+STOCK_DRAIN_S = 2.0
+"""How long work may take that was sent to Redis and that nobody waits for any more."""
+
+INVENTORY = inventory_pb2.DESCRIPTOR.services_by_name["InventoryService"]
+ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+SERVICES = (INVENTORY, ADMIN)
+LEDGERS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the parent says."""
+
+    child: int
+    grpc: str
+    metrics: str
+    lifeline: socket.socket
+
+
+class Process:
+    """A serving process from its start to its end."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        arguments: Arguments,
+        registry: CollectorRegistry,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._settings = settings
+        self._arguments = arguments
+        self._log = log
+        self._metrics = Metrics(registry)
+        self._stock_metrics = StockMetrics(registry)
+        self._calls = Calls(self._metrics, log)
+        self._lives = Lives(
+            self._metrics,
+            age_s_max=settings.stream_age_s_max,
+            streams_max=settings.streams_max,
+        )
+        servicer = health.HealthServicer()
+        self._server = _server(settings, arguments.grpc, self._calls, servicer)
+        self._readiness = Readiness(
+            servicer, self._metrics, services=[service.full_name for service in SERVICES]
+        )
+        self._database = Database.from_settings(settings, LedgerMetrics(registry))
+        self._stopping = asyncio.Event()
+        self._at_once = False
+        self._ledger_asked = asyncio.Event()
+        self._setup_error = ""
+        self._said: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Serve until told to stop. SetupError."""
+        for service in SERVICES:
+            self._calls.hold(service)
+        await self._readiness.begin()
+        await self._server.start()
+        self._listen_for_the_end()
+        try:
+            async with asyncio.TaskGroup() as group:
+                agreeing = group.create_task(self._agree(), name="agree")
+                serving = group.create_task(self._serve(), name="serve")
+                await self._stopping.wait()
+                await self._stop_calls()
+                agreeing.cancel()
+                serving.cancel()
+        finally:
+            await self._server.stop(0)
+            await self._database.close()
+        if self._setup_error:
+            raise SetupError(self._setup_error)
+
+    def _listen_for_the_end(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_reader(self._arguments.lifeline, self._parent_died)
+
+    def _parent_died(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._arguments.lifeline)
+        self._stop_at_once()
+
+    def _stop_at_once(self) -> None:
+        self._at_once = True
+        self._stopping.set()
+
+    async def _agree(self) -> None:
+        """Compare the partition count with the ledger's as soon as that answers.
+
+        Another count would look for every product at another place, and find none.
+        """
+        checkpoints = Checkpoints(self._database)
+        while True:
+            try:
+                async with asyncio.timeout(LEDGER_ANSWER_S):
+                    await checkpoints.prepare(self._settings.partitions)
+            except PartitionsDifferError as error:
+                self._setup_failed(error)
+                return
+            except (LedgerError, TimeoutError) as error:
+                self._say_once("ledger_away", str(error) or "no answer")
+            else:
+                self._ledger_asked.set()
+                return
+            self._ledger_asked.set()
+            await asyncio.sleep(LOOK_S)
+
+    def _setup_failed(self, error: Exception) -> None:
+        self._setup_error = str(error)
+        self._stop_at_once()
+
+    def _say_once(self, event: str, detail: str) -> None:
+        if self._said.get(event) != detail:
+            self._said[event] = detail
+            self._log.warning(event, detail=detail)
+
+    async def _serve(self) -> None:
+        """Reach Redis, open the services, then keep saying whether Redis is there."""
+        cluster = await self._connected()
+        stock = Stock(cluster, self._stock_metrics)
+        try:
+            await self._ledger_asked.wait()
+            await self._watch(self._open(cluster, stock))
+        except PartitionCountError as error:
+            self._setup_failed(error)
+        finally:
+            await _drain(stock, self._log)
+            await cluster.close()
+
+    async def _connected(self) -> Cluster:
+        while True:
+            try:
+                return await Cluster.connect(self._settings, self._stock_metrics)
+            except StockUnavailableError as error:
+                self._say_once("redis_away", error.detail)
+            await asyncio.sleep(LOOK_S)
+
+    def _open(self, cluster: Cluster, stock: Stock) -> Overview:
+        settings = self._settings
+        products = Products(self._database)
+        overview = Overview(
+            cluster,
+            Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS),
+            Checkpoints(self._database),
+            self._database,
+        )
+        inventory = InventoryService(
+            intake=Intake(stock, self._metrics, items_max=settings.queued_items_max),
+            reader=StockReader(stock, products),
+            lives=self._lives,
+            metrics=self._metrics,
+            batches_max=settings.stream_batches_max,
+            encoder=ResultEncoder(),
+        )
+        admin = AdminService(
+            products=products,
+            lifecycle=Lifecycle(
+                stock,
+                products,
+                partitions=settings.partitions,
+                default_shards=settings.default_shards,
+            ),
+            dead_letters=DeadLetters(self._database),
+            overview=overview,
+            partitions=settings.partitions,
+            close_wait_s_max=settings.close_wait_s_max,
+            version=_version(),
+        )
+        self._calls.serve(INVENTORY, inventory)
+        self._calls.serve(ADMIN, admin)
+        return overview
+
+    async def _watch(self, overview: Overview) -> None:
+        ready = False
+        while True:
+            now = await overview.reaches_redis()
+            if now != ready:
+                self._log.info("ready" if now else "not_ready")
+                ready = now
+            await self._readiness.update(ready=ready)
+            await asyncio.sleep(LOOK_S)
+
+    async def _stop_calls(self) -> None:
+        """First say that this process leaves, then refuse calls, then wait for those under way."""
+        await self._readiness.leave()
+        if not self._at_once:
+            await asyncio.sleep(self._settings.drain_notice_s)
+        self._lives.drain()
+        await self._server.stop(self._settings.drain_s_max)
+
+
+async def _drain(stock: Stock, log: FilteringBoundLogger) -> None:
+    try:
+        async with asyncio.timeout(STOCK_DRAIN_S):
+            await stock.drain()
+    except TimeoutError:
+        log.warning("work_left", detail="some requests were sent to Redis and not answered")
+
+
+def _server(
+    settings: ServerSettings, address: str, calls: Calls, servicer: health.HealthServicer
+) -> grpc.aio.Server:
+    server = grpc.aio.server(
+        options=_options(settings), maximum_concurrent_rpcs=settings.grpc_calls_max
+    )
+    server.add_generic_rpc_handlers((calls,))
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    names = [service.full_name for service in SERVICES]
+    names += [health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
+    reflection.enable_server_reflection(names, server)
+    if settings.grpc_tls_cert_file:
+        server.add_secure_port(address, _credentials(settings))
+    else:
+        server.add_insecure_port(address)
+    return server
+
+
+def _options(settings: ServerSettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 1),
+        ("grpc.max_receive_message_length", settings.grpc_message_bytes_max),
+        ("grpc.max_send_message_length", settings.grpc_message_bytes_max),
+        ("grpc.max_concurrent_streams", settings.grpc_connection_calls_max),
+        ("grpc.max_connection_age_ms", settings.grpc_connection_age_s_max * 1_000),
+        ("grpc.max_connection_age_grace_ms", (settings.stream_age_s_max + 60) * 1_000),
+        # Clients may ping every 5 s, with or without calls; more often is answered by GOAWAY.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # A client that is gone without a word is noticed after 40 s.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]
+
+
+def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
+    ca = settings.grpc_tls_ca_file
+    return grpc.ssl_server_credentials(
+        [
+            (
+                Path(settings.grpc_tls_key_file).read_bytes(),
+                Path(settings.grpc_tls_cert_file).read_bytes(),
+            )
+        ],
+        root_certificates=Path(ca).read_bytes() if ca else None,
+        require_client_auth=bool(ca),
+    )
+
+
+def _version() -> str:
+    try:
+        return version("inventory-service")
+    except PackageNotFoundError:
+        return "unknown"  # runs from a folder in which nothing was installed
+
+
+def _registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
+
+
+def _arguments() -> Arguments:
+    parser = argparse.ArgumentParser(prog="python -m server.serve")
+    parser.add_argument("--child", type=int, required=True)
+    parser.add_argument("--grpc", required=True)
+    parser.add_argument("--metrics", required=True)
+    parser.add_argument("--lifeline", type=int, required=True)
+    found = parser.parse_args()
+    lifeline = socket.socket(fileno=found.lifeline)
+    return Arguments(found.child, found.grpc, found.metrics, lifeline)
+
+
+def main() -> int:
+    """Serve; returns the exit status."""
+    arguments = _arguments()
+    log = configure_logs(process="server", child=arguments.child)
+    registry = _registry()
+    host, port = parse_address(arguments.metrics)
+    start_http_server(port, addr=host, registry=registry)
+
+    async def run() -> None:
+        await Process(ServerSettings(), arguments, registry, log).run()
+
+    try:
+        uvloop.run(run())
+    except SetupError as error:
+        arguments.lifeline.sendall(str(error).encode())
+        return SETUP_ERROR
+    except Exception as error:
+        log.critical("crashed", exc_info=error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""InventoryService: the contract's messages in, calls of the stock out. Protobuf ends here."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from grpc import aio
+
+from inventory.v1 import inventory_pb2 as messages
+from server import validation
+from server.calls import Context, was_sent_before
+from server.errors import refused
+from server.intake import Answers, Intake
+from server.metrics import Metrics
+from server.stocks import StockReader
+from server.streams import ENDING_METADATA, Answer, Ending, Lives, Pipeline
+from server.wire import OUTCOMES, ResultEncoder
+from sharding.outcomes import Outcome
+
+_VALUES = frozenset((Outcome.DEDUCTED, Outcome.INSUFFICIENT_STOCK))
+"""Outcomes that are values in a unary call."""
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryService:
+    """One method for each call of the contract, by its name in snake_case."""
+
+    intake: Intake
+    reader: StockReader
+    lives: Lives
+    metrics: Metrics
+    batches_max: int
+    """Batches of one stream that are under way at the same time."""
+    encoder: ResultEncoder
+
+    async def deduct(
+        self, request: messages.DeductRequest, context: Context
+    ) -> messages.DeductResponse:
+        """One request; what is no value ends the call with a status."""
+        wanted = validation.deduction(request, resent=was_sent_before(context))
+        (answer,) = await self.intake.submit([wanted])
+        if answer.outcome not in _VALUES:
+            raise refused(answer)
+        return messages.DeductResponse(
+            outcome=OUTCOMES[answer.outcome],
+            replayed=answer.replayed,
+            shard=answer.shard,
+            shard_available=answer.available,
+        )
+
+    async def batch_deduct(self, request: messages.BatchDeductRequest, context: Context) -> bytes:
+        """Many requests in one call."""
+        answer = self._submit(request.items, resent=was_sent_before(context))
+        return await answer()
+
+    async def stream_deduct(self, _requests: object, context: Context) -> None:
+        """Many batches in one call."""
+        resent = was_sent_before(context)
+
+        async def read() -> Answer | None:
+            request = await context.read()
+            if request is aio.EOF:
+                return None
+            return self._submit(request.items, resent=resent)
+
+        pipeline = Pipeline(self.lives, read, context.write, batches_max=self.batches_max)
+        _explain(context, await pipeline.run())
+
+    async def get_stock(
+        self, request: messages.GetStockRequest, _context: Context
+    ) -> messages.GetStockResponse:
+        """One product's counts."""
+        validation.product_id(request.product_id)
+        return messages.GetStockResponse(stock=await self.reader.read(request.product_id))
+
+    async def batch_get_stock(
+        self, request: messages.BatchGetStockRequest, _context: Context
+    ) -> messages.BatchGetStockResponse:
+        """Several products' counts, without those that are unknown."""
+        validation.product_ids(request.product_ids)
+        async with asyncio.TaskGroup() as group:
+            reads = [
+                group.create_task(self.reader.find(product_id))
+                for product_id in request.product_ids
+            ]
+        stocks = (read.result() for read in reads)
+        return messages.BatchGetStockResponse(stocks=filter(None, stocks))
+
+    async def watch_stock(self, request: messages.WatchStockRequest, context: Context) -> None:
+        """One product's counts at once, and whenever they have changed."""
+        validation.product_id(request.product_id)
+        interval_s = validation.watch_interval_s(request.interval_ms)
+        async with self.lives.bounded() as life:
+            sent = None
+            while True:
+                stock = await self.reader.read(request.product_id)
+                if stock != sent:
+                    await context.write(messages.WatchStockResponse(stock=stock))
+                    sent = stock
+                await asyncio.sleep(interval_s)
+        _explain(context, life.ending)
+
+    def _submit(self, items: Sequence[validation.DeductionFields], *, resent: bool) -> Answer:
+        """Hand a batch to the stock now; the answer waits for it."""
+        self.metrics.batch(len(items))
+        deductions, invalid = validation.batch(items, resent=resent)
+        if invalid:
+            self.metrics.invalid(len(invalid))
+        answers = self.intake.submit(deductions) if deductions else None
+        return partial(self._encoded, answers, invalid)
+
+    async def _encoded(self, answers: Answers | None, invalid: Mapping[int, str]) -> bytes:
+        return self.encoder.results(await answers if answers else [], invalid)
+
+
+def _explain(context: Context, ending: Ending | None) -> None:
+    """Say why a stream ends that the caller did not end; what had no answer was not done."""
+    if ending:
+        context.set_trailing_metadata(((ENDING_METADATA, ending.value),))

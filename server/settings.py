@@ -1,0 +1,67 @@
+"""Settings of the server, from environment variables INVENTORY_…"""
+
+import os
+from typing import Annotated, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from ledger.settings import LedgerSettings
+from sharding.settings import StockSettings, parse_address
+
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+
+
+class ServerSettings(StockSettings, LedgerSettings):
+    """Where the server listens and how much it takes on."""
+
+    grpc_address: str = "127.0.0.1:50051"
+    """Port 0: any free one."""
+    metrics_address: str = "127.0.0.1:9100"
+    """Process i serves its metrics on port + i; port 0: any free ones."""
+    server_processes: Annotated[int, Field(ge=1, le=256)] = len(os.sched_getaffinity(0))
+    """All of them listen on the same port."""
+
+    grpc_tls_cert_file: str = ""
+    """PEM file of the server's certificate and its chain; empty: no TLS."""
+    grpc_tls_key_file: str = ""
+    """PEM file of the certificate's key."""
+    grpc_tls_ca_file: str = ""
+    """PEM file of the authorities that clients must have a certificate of; empty: any client."""
+
+    grpc_message_bytes_max: Annotated[int, Field(ge=65_536, le=MESSAGE_BYTES_MAX)] = (
+        MESSAGE_BYTES_MAX
+    )
+    grpc_connection_calls_max: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    """Calls under way on one connection; the next ones wait in the client."""
+    grpc_calls_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    """Calls under way in one process; the next ones end as RESOURCE_EXHAUSTED."""
+    grpc_connection_age_s_max: Annotated[int, Field(ge=60, le=604_800)] = 1_800
+    """After it a client is asked to connect again, so that new processes get their share."""
+    queued_items_max: Annotated[int, Field(ge=2_000, le=50_000)] = 40_000
+    """Deductions under way in one process; the next ones end as RESOURCE_EXHAUSTED."""
+    streams_max: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    """Streams that are open in one process."""
+    stream_batches_max: Annotated[int, Field(ge=1, le=64)] = 8
+    """Batches of one stream that are under way."""
+    stream_age_s_max: Annotated[int, Field(ge=1, le=86_400)] = 600
+    close_wait_s_max: Annotated[int, Field(ge=1, le=600)] = 60
+    """How long Close waits for the worker if the caller sets no deadline."""
+
+    drain_notice_s: Annotated[float, Field(ge=0, le=60)] = 1
+    """From not being ready any more to refusing calls: time for load balancers to notice."""
+    drain_s_max: Annotated[float, Field(ge=0.1, le=300)] = 5
+    """How long calls that are under way may take after that."""
+
+    @field_validator("grpc_address", "metrics_address")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        parse_address(value)
+        return value
+
+    @model_validator(mode="after")
+    def _tls_files(self) -> Self:
+        if bool(self.grpc_tls_cert_file) != bool(self.grpc_tls_key_file):
+            raise ValueError("INVENTORY_GRPC_TLS_CERT_FILE and …_KEY_FILE go together")
+        if self.grpc_tls_ca_file and not self.grpc_tls_cert_file:
+            raise ValueError("INVENTORY_GRPC_TLS_CA_FILE needs …_CERT_FILE and …_KEY_FILE")
+        return self

@@ -1,0 +1,64 @@
+"""From a script's status bytes to answers. Pure."""
+
+from collections.abc import Sequence
+
+from sharding.events import Status
+from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
+from sharding.shards import Served
+
+_DEDUCTED = ord(Status.DEDUCTED)
+_REPLAYED = ord(Status.REPLAYED)
+_STOPPED = {
+    State.LOADING: Reason.PRODUCT_LOADING,
+    State.OPEN: Reason.PRODUCT_FROZEN,
+    State.CLOSING: Reason.PRODUCT_CLOSED,
+    State.CLOSED: Reason.PRODUCT_CLOSED,
+}
+_FROZEN = {state: Answer(Outcome.FROZEN, reason=reason) for state, reason in _STOPPED.items()}
+_PLAIN = {
+    ord(Status.MISMATCH): Answer(Outcome.REQUEST_MISMATCH),
+    ord(Status.STALE): Answer(Outcome.UNAVAILABLE, reason=Reason.LAYOUT_CHANGING),
+    ord(Status.OVERLOADED): Answer(Outcome.OVERLOADED, reason=Reason.RECORDS_FULL),
+    ord(Status.INSUFFICIENT): Answer(Outcome.INSUFFICIENT_STOCK),
+}
+INSUFFICIENT = _PLAIN[ord(Status.INSUFFICIENT)]
+STALE = _PLAIN[ord(Status.STALE)]
+MISSING = Answer(Outcome.UNAVAILABLE, reason=Reason.SHARD_CORRUPT)
+"""The shard has no key: it is being loaded just now, or somebody deleted it."""
+
+
+def answers(requests: Sequence[Deduction], served: Served, *, shard: int) -> list[Answer]:
+    """One answer a request, in their order."""
+    plain = _FROZEN_PLAIN[served.state]
+    firsts = iter(served.firsts)
+    left = served.available + _units_sold(requests, served.statuses)
+    result: list[Answer] = []
+    for request, status in zip(requests, served.statuses, strict=True):
+        if status == _DEDUCTED:
+            left -= request[2]
+            result.append(Answer(Outcome.DEDUCTED, replayed=False, shard=shard, available=left))
+        elif status == _REPLAYED:
+            result.append(
+                Answer(Outcome.DEDUCTED, replayed=True, shard=shard, available=int(next(firsts)))
+            )
+        else:
+            result.append(plain[status])
+    return result
+
+
+_FROZEN_PLAIN = {state: {**_PLAIN, ord(Status.FROZEN): answer} for state, answer in _FROZEN.items()}
+
+
+def _units_sold(requests: Sequence[Deduction], statuses: bytes) -> int:
+    return sum(
+        request[2]
+        for request, status in zip(requests, statuses, strict=True)
+        if status == _DEDUCTED
+    )
+
+
+def unavailable(reason: Reason) -> Answer:
+    """The answer to a request that could not be carried out, or whose outcome is unknown."""
+    if reason is Reason.QUEUE_FULL:
+        return Answer(Outcome.OVERLOADED, reason=reason)
+    return Answer(Outcome.UNAVAILABLE, reason=reason)

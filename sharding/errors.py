@@ -1,0 +1,27 @@
+"""Failures of the live stock. Above this package nobody sees an error of the Redis library."""
+
+from sharding.outcomes import Reason
+
+
+class StockError(Exception):
+    """Base of all failures here."""
+
+
+class StockUnavailableError(StockError):
+    """A script had no effect, or nobody knows whether it had one: `reason` says which.
+
+    Only OUTCOME_UNKNOWN and NOT_REPLICATED mean that it may have had one.
+    """
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class PartitionCountError(StockError):
+    """The cluster was set up with another number of partitions than this process is set to."""
+
+
+class NotOpenableError(StockError):
+    """A partition cannot be opened by comparing heads alone; the text says what differs."""

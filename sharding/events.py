@@ -1,0 +1,284 @@
+"""The events that scripts append to a partition's stream: names of fields, kinds, and their decoding.
+
+One entry stands for one script call that changed something. It carries what was done and, for every
+kind that concerns a shard, that shard's own counts just after it. Decoding trusts nothing: an entry that
+somebody else wrote ends as a dead letter, never as a crash.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha1
+from typing import NamedTuple, Self
+
+from msgpack import UnpackException, unpackb
+
+from sharding.quantities import (
+    ADJUSTMENT_MAX,
+    QUANTITY_MAX,
+    REASON_CHARS_MAX,
+    REQUEST_ID_CHARS_MAX,
+    TOTAL_MAX,
+)
+
+EVENT_VERSION = 1
+REQUEST_FIELDS = 4
+"""Values of one request in a packed list: request_id, quantity, user_id, order_id."""
+
+ID_MAX = 2**63 - 1
+EPOCH_MAX = 2**53 - 1
+
+
+class Kind(StrEnum):
+    """What a script did."""
+
+    OPENED = "opened"
+    """A partition was opened under a new owner. Concerns no product."""
+    DEDUCT = "deduct"
+    """Units were sold to a list of requests."""
+    RESTOCK = "restock"
+    """Units came in from outside."""
+    REMOVE = "remove"
+    """Unsold units left for the outside."""
+    LOAD = "load"
+    """Units came in from the ledger."""
+    STATE = "state"
+    """The shard was opened or stopped; no count changed."""
+    CLOSE = "close"
+    """The shard's unsold units went back to the ledger."""
+    TAKE = "take"
+    """Units left for another shard of the product (`peer`)."""
+    PUT = "put"
+    """Units of a take arrived from another shard (`peer`) and were sold to a list of requests at once,
+    where there is one."""
+    ACK = "ack"
+    """The note of a take was closed: its units have arrived at `peer`."""
+
+
+class EventId(NamedTuple):
+    """`<generation>-<number>`. Numbers of a partition only grow; never a clock."""
+
+    generation: int
+    number: int
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Self:
+        """Read `<generation>-<number>`; ValueError if it is not that."""
+        generation, number = (text.decode() if isinstance(text, bytes) else text).split("-")
+        return cls(int(generation), int(number))
+
+    def __str__(self) -> str:
+        return f"{self.generation}-{self.number}"
+
+
+BEFORE_ALL = EventId(0, 0)
+
+
+class Status(StrEnum):
+    """What one request of a list came to, as the byte that scripts answer; in order of precedence."""
+
+    REPLAYED = "R"
+    MISMATCH = "M"
+    STALE = "S"
+    FROZEN = "F"
+    OVERLOADED = "O"
+    INSUFFICIENT = "I"
+    DEDUCTED = "D"
+
+
+class Counts(NamedTuple):
+    """One shard's counts after an event, in units. available + held + sold = loaded + moved in - out,
+    so `loaded` is below zero where units left for the outside that had come in at another shard."""
+
+    available: int
+    held: int
+    sold: int
+    loaded: int
+
+
+class Sale(NamedTuple):
+    """One accepted request of a list."""
+
+    request_id: str
+    quantity: int
+    user_id: int
+    order_id: int
+
+
+class MalformedEventError(ValueError):
+    """An entry that no script of ours writes; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One decoded entry. Fields that its kind does not have are None, 0 or empty."""
+
+    id: EventId
+    kind: Kind
+    at_ms: int
+    product_id: int = 0
+    epoch: int = 0
+    counts: Counts | None = None
+    quantity: int = 0
+    """Units of a restock, remove, load, close, take or put."""
+    request_id: str = ""
+    """The request of a restock or remove."""
+    reason: str = ""
+    peer: int = 0
+    """The other partition of a take, put or ack."""
+    transfer: int = 0
+    """The number of a take, put or ack."""
+    state: str = ""
+    """The state that a load, state or close event left the shard in."""
+    layout: int = 0
+    sales: tuple[Sale, ...] = ()
+
+
+RawFields = Mapping[bytes, bytes]
+
+
+def anchor(fields: Sequence[bytes]) -> str:
+    """What an entry is recognised by besides its id; open.lua computes the same from the stream.
+
+    `fields` is the entry's flat list of names and values, in its order.
+    """
+    return sha1(b"\0".join(fields), usedforsecurity=False).hexdigest()
+
+
+def decode(event_id: EventId, fields: RawFields) -> Event:
+    """Read one entry of a stream. MalformedEventError if no script of ours can have written it."""
+    if _integer(fields, b"v", minimum=0, maximum=ID_MAX) != EVENT_VERSION:
+        raise MalformedEventError(f"unknown version {_short(fields[b'v'])}")
+    kind = _kind(fields)
+    at_ms = _integer(fields, b"at", minimum=0, maximum=ID_MAX)
+    if kind is Kind.OPENED:
+        return Event(event_id, kind, at_ms)
+    adjusts = kind in (Kind.RESTOCK, Kind.REMOVE)
+    moves = kind in (Kind.TAKE, Kind.PUT, Kind.ACK)
+    return Event(
+        event_id,
+        kind,
+        at_ms,
+        product_id=_integer(fields, b"product", minimum=1, maximum=ID_MAX),
+        epoch=_integer(fields, b"epoch", minimum=1, maximum=EPOCH_MAX),
+        counts=_counts(fields),
+        quantity=_quantity(kind, fields),
+        request_id=_text(fields, b"request", 1, REQUEST_ID_CHARS_MAX) if adjusts else "",
+        reason=_text(fields, b"reason", 0, REASON_CHARS_MAX) if adjusts else "",
+        peer=_integer(fields, b"peer", minimum=0, maximum=9_999) if moves else 0,
+        transfer=_integer(fields, b"transfer", minimum=1, maximum=EPOCH_MAX) if moves else 0,
+        state=_text(fields, b"state", 1, 16) if b"state" in fields else "",
+        layout=_integer(fields, b"layout", minimum=1, maximum=EPOCH_MAX)
+        if kind is Kind.LOAD
+        else 0,
+        sales=_sales(kind, fields),
+    )
+
+
+_QUANTITY_RANGE = {
+    Kind.RESTOCK: (1, ADJUSTMENT_MAX),
+    Kind.REMOVE: (1, ADJUSTMENT_MAX),
+    Kind.LOAD: (0, TOTAL_MAX),
+    Kind.CLOSE: (0, TOTAL_MAX),
+    Kind.TAKE: (1, TOTAL_MAX),
+    Kind.PUT: (1, TOTAL_MAX),
+}
+
+
+def _kind(fields: RawFields) -> Kind:
+    text = _field(fields, b"kind")
+    try:
+        return Kind(text.decode())
+    except ValueError:
+        raise MalformedEventError(f"unknown kind {_short(text)}") from None
+
+
+def _counts(fields: RawFields) -> Counts:
+    return Counts(
+        available=_integer(fields, b"available", minimum=0, maximum=EPOCH_MAX),
+        held=_integer(fields, b"held", minimum=0, maximum=EPOCH_MAX),
+        sold=_integer(fields, b"sold", minimum=0, maximum=EPOCH_MAX),
+        loaded=_integer(fields, b"loaded", minimum=-EPOCH_MAX, maximum=EPOCH_MAX),
+    )
+
+
+def _quantity(kind: Kind, fields: RawFields) -> int:
+    if kind not in _QUANTITY_RANGE:
+        return 0
+    minimum, maximum = _QUANTITY_RANGE[kind]
+    return _integer(fields, b"quantity", minimum=minimum, maximum=maximum)
+
+
+def _sales(kind: Kind, fields: RawFields) -> tuple[Sale, ...]:
+    if kind is not Kind.DEDUCT and not (kind is Kind.PUT and b"requests" in fields):
+        return ()
+    statuses = _field(fields, b"statuses")
+    requests = _unpacked(_field(fields, b"requests"))
+    if len(requests) != len(statuses) * REQUEST_FIELDS:
+        raise MalformedEventError("requests and statuses differ in number")
+    deducted = ord(Status.DEDUCTED)
+    return tuple(
+        _sale(requests[i * REQUEST_FIELDS : (i + 1) * REQUEST_FIELDS])
+        for i, status in enumerate(statuses)
+        if status == deducted
+    )
+
+
+def _unpacked(packed: bytes) -> list[object]:
+    try:
+        requests = unpackb(packed)
+    except (ValueError, UnpackException):
+        raise MalformedEventError("requests cannot be unpacked") from None
+    if not isinstance(requests, list):
+        raise MalformedEventError("requests are not a list")
+    return requests
+
+
+def _sale(values: Sequence[object]) -> Sale:
+    request_id, quantity, user_id, order_id = values
+    if not isinstance(request_id, str) or not 1 <= len(request_id) <= REQUEST_ID_CHARS_MAX:
+        raise MalformedEventError("request id out of bounds")
+    if not isinstance(quantity, int) or not 1 <= quantity <= QUANTITY_MAX:
+        raise MalformedEventError(f"quantity out of bounds for {request_id}")
+    return Sale(request_id, quantity, _identifier(user_id), _identifier(order_id))
+
+
+def _identifier(value: object) -> int:
+    """Users and orders travel as text: Lua's numbers cannot hold 63 bits."""
+    if not isinstance(value, str) or not value.isascii() or not value.isdigit():
+        raise MalformedEventError("user or order is not a number")
+    if int(value) > ID_MAX:
+        raise MalformedEventError("user or order out of bounds")
+    return int(value)
+
+
+def _field(fields: RawFields, name: bytes) -> bytes:
+    try:
+        return fields[name]
+    except KeyError:
+        raise MalformedEventError(f"no field {name.decode()}") from None
+
+
+def _text(fields: RawFields, name: bytes, shortest: int, longest: int) -> str:
+    try:
+        text = _field(fields, name).decode()
+    except UnicodeDecodeError:
+        raise MalformedEventError(f"{name.decode()} is not UTF-8") from None
+    if not shortest <= len(text) <= longest:
+        raise MalformedEventError(f"{name.decode()} has {len(text)} characters")
+    return text
+
+
+def _integer(fields: RawFields, name: bytes, *, minimum: int, maximum: int) -> int:
+    text = _field(fields, name)
+    digits = text.removeprefix(b"-") if minimum < 0 else text
+    if not digits.isdigit() or len(digits) > len(str(ID_MAX)):
+        raise MalformedEventError(f"{name.decode()} is not a whole number: {_short(text)}")
+    value = int(text)
+    if not minimum <= value <= maximum:
+        raise MalformedEventError(f"{name.decode()} out of bounds: {value}")
+    return value
+
+
+def _short(value: bytes) -> str:
+    return repr(value[:40])

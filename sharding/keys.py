@@ -1,0 +1,74 @@
+"""Every Redis key of the service, made here and nowhere else.
+
+All keys of one partition carry its hash tag, so one script can declare all of them. They are fixed per
+partition and product and exist from loading on: a key that is created in the middle of a slot's
+migration would make every script call on that slot fail with TRYAGAIN.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import count, product
+from string import ascii_lowercase, digits
+
+from sharding.slots import SLOTS, slot_of
+
+RECORD_GENERATIONS = 3
+"""Generations of request records. Two of them cover `record_ttl_s`, the third is being filled."""
+
+_TAG_TOLERANCE_SLOTS = 8
+_ALPHABET = digits + ascii_lowercase
+
+
+def head(tag: str) -> str:
+    """Hash: number, generation, owner, partitions, records, records_since_ms, replays."""
+    return f"inv:{{{tag}}}:head"
+
+
+def events(tag: str, ledger: int) -> str:
+    """Stream: one entry per script call that changed something; one stream per MySQL server."""
+    return f"inv:{{{tag}}}:events:{ledger}"
+
+
+def stock(tag: str, product_id: int) -> str:
+    """Hash: one shard of one product; the fields are listed in sharding/lua/include/stock.lua."""
+    return f"inv:{{{tag}}}:stock:{product_id}"
+
+
+def records(tag: str, generation: int) -> str:
+    """Hash: `<product>:<request_id>` to what that request came to; see sharding/records.py."""
+    return f"inv:{{{tag}}}:seen:{generation}"
+
+
+def all_records(tag: str) -> tuple[str, ...]:
+    """The keys of all record generations, in their order."""
+    return tuple(records(tag, generation) for generation in range(RECORD_GENERATIONS))
+
+
+def product_info(tag: str, product_id: int) -> str:
+    """Hash: a product's layout, status and settings, the same in each of its partitions."""
+    return f"inv:{{{tag}}}:product:{product_id}"
+
+
+@cache
+def tags(partitions: int) -> tuple[str, ...]:
+    """Hash tags of all partitions; their slots stand at even distances over the slot range.
+
+    The tag of partition i hashes to within 8 slots of the middle of the i-th of `partitions` equal
+    ranges, so every contiguous assignment of slots spreads the partitions evenly over the masters.
+    """
+    width = SLOTS / partitions
+    return tuple(_tag_near(f"p{i:02d}", round((i + 0.5) * width)) for i in range(partitions))
+
+
+def _tag_near(prefix: str, slot: int) -> str:
+    return next(
+        tag
+        for tag in (prefix + suffix for suffix in _suffixes())
+        if abs(slot_of(tag) - slot) <= _TAG_TOLERANCE_SLOTS
+    )
+
+
+def _suffixes() -> Iterator[str]:
+    for length in count(1):
+        for letters in product(_ALPHABET, repeat=length):
+            yield "-" + "".join(letters)

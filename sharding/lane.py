@@ -1,0 +1,260 @@
+"""A lane: one connection to one Redis node that many callers share.
+
+Calls that queue up while a round is under way make the next round: they are written at once and, on a
+lane with `replicas`, followed by one WAIT, whose reply covers them all. No timer decides about a batch.
+
+A call ends in one of three ways, and the difference matters to whoever may not do a thing twice:
+a reply (an error reply among them), NotSentError (certainly not executed), LostError (perhaps executed).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import NamedTuple
+
+from hiredis import ProtocolError, Reader, ReplyError, pack_command
+
+from sharding.metrics import StockMetrics
+
+
+def packed(command: Sequence[str | bytes]) -> bytes:
+    """A command as it goes over the wire."""
+    # hiredis says that it takes a tuple of one; it takes any.
+    wire: bytes = pack_command(tuple(command))  # type: ignore[arg-type]
+    return wire
+
+
+QUEUE_CALLS_MAX = 10_000
+ROUND_CALLS_MAX = 128
+_ASKING = packed(("ASKING",))
+
+
+class LaneError(Exception):
+    """Base of the ways in which a call gets no reply."""
+
+
+class NotSentError(LaneError):
+    """The call never left this process."""
+
+
+class QueueFullError(NotSentError):
+    """More calls wait for this node than it will serve in time."""
+
+
+class LostError(LaneError):
+    """The call was sent and its reply did not come; it may have been executed."""
+
+
+class NotReplicatedError(LaneError):
+    """The call was executed, but too few replicas confirmed it in time."""
+
+
+class Node(NamedTuple):
+    """Where a Redis node listens."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOptions:
+    """How lanes connect and when they give up."""
+
+    timeout_s: float
+    username: str
+    password: str
+    tls: SSLContext | None
+    replicas: int
+    """Replicas that must confirm each round; 0: none."""
+
+
+class _Call(NamedTuple):
+    command: bytes
+    asking: bool
+    reply: asyncio.Future[object]
+
+
+class _Round:
+    """Calls that were written together and the replies that have come so far."""
+
+    __slots__ = ("calls", "expected", "replies", "waits")
+
+    def __init__(self, calls: list[_Call], *, waits: bool) -> None:
+        self.calls = calls
+        self.waits = waits
+        self.replies: list[object] = []
+        self.expected = len(calls) + sum(call.asking for call in calls) + waits
+
+    def finish(self, replicas: int) -> None:
+        replies = iter(self.replies)
+        confirmed = self.replies[-1] if self.waits else replicas
+        replicated = isinstance(confirmed, int) and confirmed >= replicas
+        for call in self.calls:
+            if call.asking:
+                next(replies)
+            _answer(call.reply, next(replies), replicated=replicated)
+
+    def fail(self, error: LaneError) -> None:
+        for call in self.calls:
+            _fail(call.reply, error)
+
+
+def _answer(future: asyncio.Future[object], reply: object, *, replicated: bool) -> None:
+    if future.done():
+        return
+    if replicated or isinstance(reply, ReplyError):
+        future.set_result(reply)
+    else:
+        future.set_exception(NotReplicatedError())
+
+
+def _fail(future: asyncio.Future[object], error: LaneError) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+class Lane(asyncio.Protocol):
+    """One connection; connects at the first call and again after it was lost."""
+
+    def __init__(self, node: Node, options: LaneOptions, metrics: StockMetrics) -> None:
+        self._node = node
+        self._options = options
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Call] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._reader = Reader()
+        self._round: _Round | None = None
+        self._round_timer: asyncio.TimerHandle | None = None
+        self._send_is_due = False
+        self._is_closed = False
+        wait_ms = int(options.timeout_s * 800)
+        self._wait = packed(("WAIT", str(options.replicas), str(wait_ms)))
+
+    def call(self, command: bytes, *, asking: bool = False) -> asyncio.Future[object]:
+        """Queue one packed command; the future holds its reply or a LaneError."""
+        future: asyncio.Future[object] = self._loop.create_future()
+        if self._is_closed:
+            future.set_exception(NotSentError("closed"))
+        elif len(self._queue) >= QUEUE_CALLS_MAX:
+            future.set_exception(QueueFullError())
+        else:
+            self._queue.append(_Call(command, asking, future))
+            self._wake()
+        return future
+
+    async def close(self) -> None:
+        """Drop the connection; what is queued fails with NotSentError."""
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        if self._transport is not None:
+            self._transport.abort()
+        self._fail_queue("closed")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._cancel_round_timer()
+        if self._round is not None:
+            self._round.fail(LostError(str(exc or "connection closed")))
+            self._round = None
+        self._fail_queue("connection lost")
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not False:
+                self._take_reply(reply)
+        except ProtocolError:
+            self._abort()
+
+    def _take_reply(self, reply: object) -> None:
+        if self._round is None:
+            self._abort()
+            return
+        self._round.replies.append(reply)
+        if len(self._round.replies) == self._round.expected:
+            finished, self._round = self._round, None
+            self._cancel_round_timer()
+            finished.finish(self._options.replicas)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._connecting or self._round or self._send_is_due or not self._queue:
+            return
+        if self._transport is None:
+            name = f"connect {self._node.host}:{self._node.port}"
+            self._connecting = self._loop.create_task(self._connect(), name=name)
+            return
+        # Everything that is called for in this turn of the loop joins the round.
+        self._send_is_due = True
+        self._loop.call_soon(self._send_queue)
+
+    def _send_queue(self) -> None:
+        self._send_is_due = False
+        if self._transport is None or self._round or not self._queue:
+            return
+        count = min(len(self._queue), ROUND_CALLS_MAX)
+        self._metrics.round_calls.observe(count)
+        calls = [self._queue.popleft() for _ in range(count)]
+        self._send(calls, waits=self._options.replicas > 0)
+
+    def _send(self, calls: list[_Call], *, waits: bool) -> None:
+        assert self._transport is not None
+        assert self._round is None
+        self._round = _Round(calls, waits=waits)
+        parts: list[bytes] = []
+        for call in calls:
+            if call.asking:
+                parts.append(_ASKING)
+            parts.append(call.command)
+        if waits:
+            parts.append(self._wait)
+        self._transport.writelines(parts)
+        self._round_timer = self._loop.call_later(self._options.timeout_s, self._abort)
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                await self._open()
+        except (OSError, LaneError, TimeoutError) as error:
+            self._abort()
+            self._fail_queue(str(error) or "connecting timed out")
+        finally:
+            self._connecting = None
+            self._wake()
+
+    async def _open(self) -> None:
+        self._reader = Reader()
+        transport, _ = await self._loop.create_connection(
+            lambda: self, self._node.host, self._node.port, ssl=self._options.tls
+        )
+        self._transport = transport
+        if self._options.password:
+            await self._authenticate()
+
+    async def _authenticate(self) -> None:
+        user = (self._options.username,) if self._options.username else ()
+        reply: asyncio.Future[object] = self._loop.create_future()
+        auth = packed(("AUTH", *user, self._options.password))
+        self._send([_Call(auth, asking=False, reply=reply)], waits=False)
+        answer = await reply
+        if isinstance(answer, ReplyError):
+            raise NotSentError(f"the node refuses the credentials: {answer}")
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _cancel_round_timer(self) -> None:
+        if self._round_timer is not None:
+            self._round_timer.cancel()
+            self._round_timer = None
+
+    def _fail_queue(self, why: str) -> None:
+        while self._queue:
+            _fail(self._queue.popleft().reply, NotSentError(why))

@@ -1,0 +1,61 @@
+-- One shard of one product.
+--
+-- Fields of a stock hash:
+--   available, held, sold   units
+--   loaded                  units that came in here by load and restock, less those removed or given back
+--                           here; below zero where units left that came in at another shard
+--   moves                   raised by every call that can bring units back or carry them away unsold
+--   layout                  version of the layout that the shard belongs to
+--   epoch                   which load of the product this is
+--   state                   loading, open, closing, closed
+--   frozen                  1: nothing may be taken
+--   out:<partition>         <number>:<units> of the last take for that receiver; 0 units: it has arrived
+--   in:<partition>          number of the last put from that donor
+--   gathering_until_ms      while it lasts, the shard gives only to receivers with a lower number
+
+local STATES = { loading = true, open = true, closing = true, closed = true }
+
+-- The shard as a table, or nil and the refusal.
+local function read_stock(key)
+  local values = redis.pcall("HMGET", key, "available", "held", "sold", "loaded", "moves", "layout",
+    "epoch", "state", "frozen")
+  if values.err then return nil, { "corrupt", "stock" } end
+  if redis.call("EXISTS", key) == 0 then return nil, { "missing" } end
+  local stock = {
+    key = key,
+    available = whole(values[1]),
+    held = whole(values[2]),
+    sold = whole(values[3]),
+    loaded = signed(values[4]),
+    moves = whole(values[5]),
+    layout = whole(values[6]),
+    epoch = whole(values[7]),
+    state = values[8],
+    frozen = values[9] ~= "0",
+  }
+  if not (stock.available and stock.held and stock.sold and stock.loaded and stock.moves
+    and stock.layout and stock.epoch and STATES[stock.state] and values[9]) then
+    return nil, { "corrupt", "stock" }
+  end
+  return stock
+end
+
+local function write_counts(stock)
+  redis.call("HSET", stock.key, "available", int(stock.available), "held", int(stock.held),
+    "sold", int(stock.sold), "loaded", int(stock.loaded), "moves", int(stock.moves))
+end
+
+-- The fields that every event of a shard carries, followed by the given ones.
+local function shard_event(kind, product, stock, ...)
+  return { "kind", kind, "product", product, "epoch", int(stock.epoch), "available",
+    int(stock.available), "held", int(stock.held), "sold", int(stock.sold), "loaded",
+    int(stock.loaded), ... }
+end
+
+-- Number and units of the last take for a receiver; 0, 0 where there was none.
+local function read_out(key, receiver)
+  local note = redis.call("HGET", key, "out:" .. receiver)
+  if not note then return 0, 0 end
+  local number, units = string.match(note, "^(%d+):(%d+)$")
+  return tonumber(number), tonumber(units)
+end

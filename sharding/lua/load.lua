@@ -1,0 +1,59 @@
+#!lua
+-- Put a product's units into one shard, once per epoch. The shard stays shut until state.lua opens it.
+--
+-- KEYS[1] head     hash: the partition's fence
+-- KEYS[2] stock    hash: the shard
+-- KEYS[3] events   stream that the worker drains into the ledger
+-- KEYS[4] product_info  hash: the product's layout and settings
+--
+-- ARGV[1] seen_generation  integer >= 0
+-- ARGV[2] seen_number      integer >= 0
+-- ARGV[3] product          integer >= 1
+-- ARGV[4] epoch            integer >= 1
+-- ARGV[5] layout           integer >= 1
+-- ARGV[6] shards           integer >= 1, shards of that layout
+-- ARGV[7] amount           integer >= 0, units for this shard
+-- ARGV[8] buffer           integer >= 0, units that the ledger keeps back
+-- ARGV[9] sold_before      integer >= 0, units sold in earlier epochs
+--
+-- Returns one of
+--   {"done", generation, number, available, state}  the shard has that epoch, by this call or before
+--   {"passed", generation, number}                  it has a later one
+--   {"not_closed", generation, number}              its earlier epoch was never closed
+--   {"fenced", why}
+--   {"corrupt", what}
+-- @include head
+-- @include events
+-- @include stock
+
+local stock_key, events_key, info_key = KEYS[2], KEYS[3], KEYS[4]
+local product, epoch, layout, shards = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local amount, buffer, sold_before = tonumber(ARGV[7]), ARGV[8], ARGV[9]
+
+local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
+if not head then return refusal end
+local stock
+stock, refusal = read_stock(stock_key)
+if not stock and refusal[1] ~= "missing" then return refusal end
+if redis.call("TYPE", info_key).ok ~= "hash" and redis.call("EXISTS", info_key) == 1 then
+  return { "corrupt", "product_info" }
+end
+if stock and stock.epoch == epoch then
+  touch(head)
+  return { "done", head.generation, head.number, stock.available, stock.state }
+end
+if stock and stock.epoch > epoch then return { "passed", head.generation, head.number } end
+if stock and stock.state ~= "closed" then return { "not_closed", head.generation, head.number } end
+
+local loaded = { key = stock_key, available = amount, held = 0, sold = 0, loaded = amount,
+  moves = (stock and stock.moves or 0) + 1, epoch = epoch }
+refusal = append(events_key, head, shard_event("load", product, loaded, "quantity", int(amount),
+  "layout", int(layout), "state", "loading"))
+if refusal then return refusal end
+-- From here on it must succeed.
+write_counts(loaded)
+redis.call("HSET", stock_key, "layout", int(layout), "epoch", int(epoch), "state", "loading",
+  "frozen", "0")
+redis.call("HSET", info_key, "layout", int(layout), "shards", shards, "epoch", int(epoch), "buffer",
+  buffer, "sold_before", sold_before)
+return { "done", head.generation, head.number, amount, "loading" }

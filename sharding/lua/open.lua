@@ -1,0 +1,87 @@
+#!lua
+-- Open a partition on the node that has it now: create one that was never used, or accept one whose head
+-- and streams contain everything that the ledger has. Anything else is refused and changes nothing.
+--
+-- KEYS[1] head       hash: the partition's fence
+-- KEYS[2] records_0  hash: request records, first generation
+-- KEYS[3] records_1  hash: request records, second generation
+-- KEYS[4] records_2  hash: request records, third generation
+-- KEYS[5] events_0   stream of the first ledger; KEYS[6], KEYS[7] … those of the others
+--
+-- ARGV[1] partitions   integer >= 1, the cluster's partition count
+-- ARGV[2] checkpoint   "<generation>-<number>" that the first ledger has applied, "0-0" for nothing
+-- ARGV[3] anchor       what the entry at that checkpoint is recognised by, see sharding/events.py
+-- ARGV[4], ARGV[5] …   the same for the other ledgers
+--
+-- Returns one of
+--   {"done", generation, number}
+--   {"partitions", count}   the cluster was set up with another partition count
+--   {"behind", number}      the head is behind a checkpoint
+--   {"anchor", checkpoint}  the entry at a checkpoint is not in the stream, or is another one
+--   {"no_head"}             the ledger knows events of this partition, but it has no head
+--   {"corrupt", what}
+-- @include head
+
+local head_key, partitions = KEYS[1], ARGV[1]
+
+local function type_is(key, expected)
+  local found = redis.call("TYPE", key).ok
+  return found == "none" or found == expected
+end
+
+if not type_is(head_key, "hash") then return { "corrupt", "head" } end
+for i = 2, 4 do
+  if not type_is(KEYS[i], "hash") then return { "corrupt", "records" } end
+end
+for i = 5, #KEYS do
+  if not type_is(KEYS[i], "stream") then return { "corrupt", "events" } end
+end
+
+local is_new = redis.call("EXISTS", head_key) == 0
+local head = { key = head_key, generation = 0, number = 0 }
+if not is_new then
+  local values = redis.call("HMGET", head_key, "generation", "number", "partitions")
+  head.generation, head.number = whole(values[1]), whole(values[2])
+  if not (head.generation and head.number) then return { "corrupt", "head" } end
+  if values[3] ~= partitions then return { "partitions", tonumber(values[3]) or 0 } end
+end
+
+local generation = head.generation
+for i = 5, #KEYS do
+  local checkpoint, anchor = ARGV[2 * (i - 4)], ARGV[2 * (i - 4) + 1]
+  local at_generation, at_number = string.match(checkpoint, "^(%d+)-(%d+)$")
+  if checkpoint ~= "0-0" then
+    if is_new then return { "no_head" } end
+    if tonumber(at_number) > head.number then return { "behind", head.number } end
+    local entry = redis.call("XRANGE", KEYS[i], checkpoint, checkpoint)[1]
+    if not entry or redis.sha1hex(table.concat(entry[2], "\0")) ~= anchor then
+      return { "anchor", checkpoint }
+    end
+  end
+  generation = math.max(generation, tonumber(at_generation))
+  if redis.call("EXISTS", KEYS[i]) == 1 then
+    local info = redis.call("XINFO", "STREAM", KEYS[i])
+    for j = 1, #info, 2 do
+      -- An entry that somebody added by hand may stand above the head: later events must pass it.
+      if info[j] == "last-generated-id" then
+        generation = math.max(generation, tonumber(string.match(info[j + 1], "^(%d+)-")))
+      end
+    end
+  end
+end
+
+head.generation = generation + 1
+local owner = redis.call("CLUSTER", "MYID")
+head.number = head.number + 1
+local id = int(head.generation) .. "-" .. int(head.number)
+-- From here on it must succeed.
+for i = 5, #KEYS do
+  redis.call("XADD", KEYS[i], id, "v", "1", "at", int(now_ms()), "kind", "opened", "owner", owner)
+end
+redis.call("HSET", head_key, "owner", owner, "generation", int(head.generation), "number",
+  int(head.number), "partitions", partitions)
+redis.call("HSETNX", head_key, "records", "0")
+redis.call("HSETNX", head_key, "records_since_ms", int(now_ms()))
+-- The sentinels: a key that exists is never created in the middle of a slot's migration.
+for i = 2, 4 do redis.call("HSETNX", KEYS[i], "-", "") end
+return { "done", head.generation, head.number }

@@ -1,0 +1,74 @@
+#!lua flags=allow-oom
+-- Let the units of a take arrive at their receiver, once, and serve the requests that waited for them.
+--
+-- KEYS[1] head    hash: the receiver's fence
+-- KEYS[2] stock   hash: the receiving shard
+-- KEYS[3] events  stream that the worker drains into the ledger
+-- KEYS[4] records_0  hash: request records, first generation
+-- KEYS[5] records_1  hash: request records, second generation
+-- KEYS[6] records_2  hash: request records, third generation
+--
+-- ARGV[1] seen_generation  integer >= 0
+-- ARGV[2] seen_number      integer >= 0
+-- ARGV[3] product          integer >= 1
+-- ARGV[4] layout           integer >= 1
+-- ARGV[5] record_cap       integer, records that one generation may hold
+-- ARGV[6] requests         packed, see sharding/packing.py; may be an empty list
+-- ARGV[7] donor            partition that the units were taken from
+-- ARGV[8] transfer         integer >= 1, the number of the take
+-- ARGV[9] quantity         integer >= 1, the units of the take
+--
+-- Returns one of
+--   {"done", generation, number, available, statuses, firsts, state}  as deduct.lua
+--   {"fenced", why}
+--   {"missing"}  no such key
+--   {"corrupt", what}
+-- @include head
+-- @include events
+-- @include stock
+-- @include records
+-- @include serve
+
+local stock_key, events_key = KEYS[2], KEYS[3]
+local record_keys = { KEYS[4], KEYS[5], KEYS[6] }
+local product, layout, record_cap = ARGV[3], ARGV[4], ARGV[5]
+local donor, transfer, quantity = ARGV[7], ARGV[8], ARGV[9]
+
+local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
+if not head then return refusal end
+local stock
+stock, refusal = read_stock(stock_key)
+if not stock then return refusal end
+local arrived = tonumber(redis.call("HGET", stock_key, "in:" .. donor) or "0")
+local is_new = tonumber(transfer) > arrived
+if is_new then
+  stock.available = stock.available + quantity
+  stock.moves = stock.moves + 1
+end
+local served
+served, refusal = serve(cmsgpack.unpack(ARGV[6]), product, layout, record_cap, stock, head, record_keys)
+if not served then return refusal end
+
+local done = { "done", head.generation, head.number, stock.available, served.statuses, served.firsts,
+  stock.state }
+if not is_new and served.sold == 0 then
+  touch(head)
+  return done
+end
+local event
+if is_new then
+  event = shard_event("put", product, stock, "peer", donor, "transfer", transfer, "quantity", quantity,
+    "requests", ARGV[6], "statuses", served.statuses)
+else
+  event = shard_event("deduct", product, stock, "requests", ARGV[6], "statuses", served.statuses)
+end
+refusal = append(events_key, head, event)
+if refusal then return refusal end
+-- From here on it must succeed.
+done[3] = head.number
+write_counts(stock)
+if is_new then redis.call("HSET", stock_key, "in:" .. donor, transfer) end
+if served.sold > 0 then
+  redis.call("HSET", current_records(head, record_keys), unpack(served.writes))
+end
+return done

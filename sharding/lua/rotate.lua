@@ -1,0 +1,34 @@
+#!lua
+-- Begin a new generation of request records and drop the oldest, unless somebody else just did.
+--
+-- KEYS[1] head       hash: the partition's fence
+-- KEYS[2] records_0  hash: request records, first generation
+-- KEYS[3] records_1  hash: request records, second generation
+-- KEYS[4] records_2  hash: request records, third generation
+--
+-- ARGV[1] seen_generation  integer >= 0
+-- ARGV[2] seen_number      integer >= 0
+-- ARGV[3] age_ms           integer >= 1, how long a generation is filled at least
+--
+-- Returns one of
+--   {"done", generation, number, rotated}  rotated is 1 or, where it was too early, 0
+--   {"fenced", why}
+--   {"corrupt", what}
+-- @include head
+-- @include records
+
+local record_keys, age_ms = { KEYS[2], KEYS[3], KEYS[4] }, tonumber(ARGV[3])
+
+local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
+if not head then return refusal end
+local since_ms = whole(redis.call("HGET", KEYS[1], "records_since_ms"))
+if not since_ms then return { "corrupt", "head" } end
+if now_ms() - since_ms < age_ms then return { "done", head.generation, head.number, 0 } end
+
+head.records = head.records + 1
+local oldest = current_records(head, record_keys)
+-- From here on it must succeed.
+redis.call("UNLINK", oldest)
+redis.call("HSET", oldest, "-", "")
+redis.call("HSET", KEYS[1], "records", int(head.records), "records_since_ms", int(now_ms()))
+return { "done", head.generation, head.number, 1 }

@@ -1,0 +1,67 @@
+#!lua
+-- Take units out of a shard for another shard of the product, under a number that makes it happen once.
+--
+-- KEYS[1] head    hash: the donor's fence
+-- KEYS[2] stock   hash: the donating shard
+-- KEYS[3] events  stream that the worker drains into the ledger
+--
+-- ARGV[1] seen_generation  integer >= 0
+-- ARGV[2] seen_number      integer >= 0
+-- ARGV[3] product          integer >= 1
+-- ARGV[4] donor            partition of this shard
+-- ARGV[5] receiver         partition that the units are for
+-- ARGV[6] transfer         integer >= 1, one more than the last number between the two
+-- ARGV[7] quantity         integer >= 1, units wanted; fewer are taken where there are fewer
+--
+-- Returns one of
+--   {"taken", generation, number, units}       this transfer is open with that many units
+--   {"open", generation, number, transfer, units}  another one is; finish it first
+--   {"past", generation, number, transfer}     that number was used up; this is the last one
+--   {"empty", generation, number}              nothing to take
+--   {"gathering", generation, number}          the shard gathers units itself and goes first
+--   {"stopped", generation, number}            the shard is not open
+--   {"fenced", why}
+--   {"missing"}  no such key
+--   {"corrupt", what}
+-- @include head
+-- @include events
+-- @include stock
+
+local stock_key, events_key = KEYS[2], KEYS[3]
+local product, donor, receiver = ARGV[3], ARGV[4], ARGV[5]
+local transfer, quantity = tonumber(ARGV[6]), tonumber(ARGV[7])
+
+local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
+if not head then return refusal end
+local stock
+stock, refusal = read_stock(stock_key)
+if not stock then return refusal end
+local function answer(word, ...)
+  return { word, head.generation, head.number, ... }
+end
+
+local last, open_units = read_out(stock_key, receiver)
+if not last then return { "corrupt", "stock" } end
+if open_units > 0 and last == transfer then
+  touch(head)
+  return answer("taken", open_units)
+end
+if open_units > 0 then return answer("open", last, open_units) end
+if transfer ~= last + 1 then return answer("past", last) end
+if stock.frozen or stock.state ~= "open" then return answer("stopped") end
+local gathering_until_ms = tonumber(redis.call("HGET", stock_key, "gathering_until_ms") or "0")
+if gathering_until_ms > now_ms() and tonumber(receiver) > tonumber(donor) then
+  return answer("gathering")
+end
+local units = math.min(quantity, stock.available)
+if units == 0 then return answer("empty") end
+
+stock.available = stock.available - units
+stock.moves = stock.moves + 1
+refusal = append(events_key, head, shard_event("take", product, stock, "peer", receiver,
+  "transfer", int(transfer), "quantity", int(units)))
+if refusal then return refusal end
+-- From here on it must succeed.
+write_counts(stock)
+redis.call("HSET", stock_key, "out:" .. receiver, int(transfer) .. ":" .. int(units))
+return answer("taken", units)

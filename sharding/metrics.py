@@ -1,0 +1,46 @@
+"""What the live stock counts about itself."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+_BATCH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
+
+
+class StockMetrics:
+    """Counters of one process; all labels come from fixed sets."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.redis_errors = Counter(
+            "inventory_redis_errors_total",
+            "Calls that a Redis node did not carry out, by kind of error",
+            ["kind"],
+            registry=registry,
+        )
+        self.script_requests = Histogram(
+            "inventory_script_requests",
+            "Requests that travelled in one call of the deduct script",
+            buckets=_BATCH_BUCKETS,
+            registry=registry,
+        )
+        self.round_calls = Histogram(
+            "inventory_redis_round_calls",
+            "Calls that were sent to a node together",
+            buckets=_BATCH_BUCKETS,
+            registry=registry,
+        )
+        self.moves = Counter(
+            "inventory_shard_moves_total",
+            "Transfers of units between two shards, by step that was done",
+            ["step"],
+            registry=registry,
+        )
+        self.proofs = Counter(
+            "inventory_shortage_proofs_total",
+            "Readings of all shards before a refusal, by what they came to",
+            ["result"],
+            registry=registry,
+        )
+        self.corrupt = Counter(
+            "inventory_shard_corrupt_total",
+            "Answers of a shard whose keys do not hold what they must",
+            registry=registry,
+        )

@@ -1,0 +1,128 @@
+"""What callers ask of the live stock and what it answers. Outcomes are values, failures exceptions."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Outcome(StrEnum):
+    """What one request came to."""
+
+    DEDUCTED = "deducted"
+    INSUFFICIENT_STOCK = "insufficient_stock"
+    UNKNOWN_PRODUCT = "unknown_product"
+    FROZEN = "frozen"
+    REQUEST_MISMATCH = "request_mismatch"
+    INVALID = "invalid"
+    USER_LIMIT = "user_limit"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+
+
+class Reason(StrEnum):
+    """Why, where the outcome alone does not say it. Part of the contract with callers."""
+
+    NONE = ""
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    """The request may have taken effect; the same id decides it."""
+    NOT_EXECUTED = "NOT_EXECUTED"
+    """A node could not be reached or refused to run anything; nothing happened."""
+    PARTITION_FENCED = "PARTITION_FENCED"
+    """The partition waits for a worker to compare it with the ledger; nothing happened."""
+    SHARD_CORRUPT = "SHARD_CORRUPT"
+    """A key does not hold what it must; nothing happened."""
+    SHARDS_UNREACHABLE = "SHARDS_UNREACHABLE"
+    """Home is short and another shard cannot be asked; nothing happened."""
+    CONTENDED = "CONTENDED"
+    """Units kept moving while they were counted; nothing happened."""
+    LAYOUT_CHANGING = "LAYOUT_CHANGING"
+    """The product is being split anew; nothing happened."""
+    NOT_REPLICATED = "NOT_REPLICATED"
+    """No replica confirmed the write in time; it may take effect."""
+    SHUTTING_DOWN = "SHUTTING_DOWN"
+    PRODUCT_CLOSED = "PRODUCT_CLOSED"
+    PRODUCT_LOADING = "PRODUCT_LOADING"
+    PRODUCT_FROZEN = "PRODUCT_FROZEN"
+    QUEUE_FULL = "QUEUE_FULL"
+    RECORDS_FULL = "RECORDS_FULL"
+    """The partition remembers as many requests as it may."""
+
+
+class Deduction(NamedTuple):
+    """A request for units. A tuple and not a dataclass: a hundred thousand are made a second."""
+
+    request_id: str
+    product_id: int
+    quantity: int
+    user_id: int = 0
+    order_id: int = 0
+    attempt: int = 0
+
+
+class Answer(NamedTuple):
+    """What one request came to; `shard` and `available` only where units were taken."""
+
+    outcome: Outcome
+    replayed: bool = False
+    shard: int = 0
+    available: int = 0
+    reason: Reason = Reason.NONE
+
+
+class State(StrEnum):
+    """Where a shard is in its life."""
+
+    LOADING = "loading"
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class ShardStock(NamedTuple):
+    """One shard's counts, in units."""
+
+    shard: int
+    partition: int
+    available: int
+    held: int
+    sold: int
+    loaded: int
+    in_transit: int
+
+
+class ProductStock(NamedTuple):
+    """A product's live counts, added up over its shards, in units.
+
+    `buffer` and `sold_before` (units sold before the product was last loaded) are what the ledger said
+    when it was loaded.
+    """
+
+    product_id: int
+    state: State
+    frozen: bool
+    layout_version: int
+    epoch: int
+    buffer: int
+    sold_before: int
+    shards: tuple[ShardStock, ...]
+    exact: bool
+
+    @property
+    def available(self) -> int:
+        return sum(shard.available for shard in self.shards)
+
+    @property
+    def held(self) -> int:
+        return sum(shard.held for shard in self.shards)
+
+    @property
+    def in_transit(self) -> int:
+        return sum(shard.in_transit for shard in self.shards)
+
+    @property
+    def sold(self) -> int:
+        return self.sold_before + sum(shard.sold for shard in self.shards)
+
+    @property
+    def total(self) -> int:
+        """Units loaded and restocked less those removed, by the shards' own book-keeping."""
+        return self.buffer + self.sold_before + sum(shard.loaded for shard in self.shards)

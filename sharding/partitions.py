@@ -1,0 +1,175 @@
+"""Partitions as the worker sees them: opening, reading their events, upkeep."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sharding import keys
+from sharding.cluster import Cluster, LaneKind
+from sharding.errors import NotOpenableError, PartitionCountError, StockUnavailableError
+from sharding.events import BEFORE_ALL, EventId
+from sharding.outcomes import Reason
+from sharding.scripts import script
+
+_OPEN = script("open")
+_HEAD = script("head")
+_TOUCH = script("touch")
+_ROTATE = script("rotate")
+
+
+class Entry(NamedTuple):
+    """One raw entry of a stream; `fields` is flat: name, value, name, value …"""
+
+    id: EventId
+    fields: tuple[bytes, ...]
+
+
+class Checkpoint(NamedTuple):
+    """The last entry that a ledger has applied and what it is recognised by (events.anchor)."""
+
+    id: EventId
+    anchor: str
+
+
+NOTHING_APPLIED = Checkpoint(BEFORE_ALL, "")
+
+
+class PartitionHead(NamedTuple):
+    """Whether a partition is open where it is now, and its last event; 0, 0 without a head."""
+
+    is_open: bool
+    reason: str
+    generation: int
+    number: int
+    partitions: int
+
+
+class Partitions:
+    """Every method raises StockUnavailableError when the partition's node is away."""
+
+    def __init__(self, cluster: Cluster, *, partitions: int, ledgers: int) -> None:
+        self._cluster = cluster
+        self._partitions = partitions
+        self._ledgers = ledgers
+
+    async def head(self, partition: int) -> PartitionHead:
+        """PartitionCountError if the cluster was set up with another partition count."""
+        reply = await self._cluster.run_unfenced(
+            _HEAD, partition, self._head_keys(partition), (), lane=LaneKind.READ
+        )
+        why, generation, number, partitions = reply
+        assert isinstance(why, bytes)
+        assert isinstance(generation, int)
+        assert isinstance(number, int)
+        assert isinstance(partitions, int)
+        if partitions not in (0, self._partitions):
+            raise PartitionCountError(_other_count(partitions, self._partitions))
+        return PartitionHead(not why, why.decode(), generation, number, partitions)
+
+    async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
+        """Up to `count` entries after an id, oldest first; never waits for new ones."""
+        reply = await self._cluster.command(
+            partition,
+            "XRANGE",
+            keys.events(self._tag(partition), ledger),
+            f"({after}",
+            "+",
+            "COUNT",
+            str(count),
+            lane=LaneKind.READ,
+        )
+        assert isinstance(reply, list)
+        return [Entry(EventId.parse(entry_id), tuple(fields)) for entry_id, fields in reply]
+
+    async def open(self, partition: int, checkpoints: Sequence[Checkpoint]) -> PartitionHead:
+        """Open a partition where it is now; `checkpoints` are the ledgers', in their order.
+
+        NotOpenableError unless it was never used or has all that the ledgers have.
+        """
+        assert len(checkpoints) == self._ledgers
+        tag = self._tag(partition)
+        streams = [keys.events(tag, ledger) for ledger in range(self._ledgers)]
+        proofs = [part for checkpoint in checkpoints for part in map(str, checkpoint)]
+        reply = await self._cluster.run_unfenced(
+            _OPEN,
+            partition,
+            [keys.head(tag), *keys.all_records(tag), *streams],
+            [str(self._partitions), *proofs],
+            lane=LaneKind.MOVE,
+        )
+        if reply[0] != b"done":
+            raise _refusal(partition, reply, self._partitions)
+        _, generation, number = reply
+        assert isinstance(generation, int)
+        assert isinstance(number, int)
+        return PartitionHead(
+            is_open=True,
+            reason="",
+            generation=generation,
+            number=number,
+            partitions=self._partitions,
+        )
+
+    async def replicated(self, partition: int) -> None:
+        """Return once a replica has everything that this partition's master has done so far.
+
+        In `fast` durability there is nothing to wait for.
+        """
+        head = keys.head(self._tag(partition))
+        await self._cluster.run(_TOUCH, partition, [head], (), lane=LaneKind.WRITE)
+
+    async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
+        """Remove the entries strictly below an id; returns how many."""
+        reply = await self._cluster.command(
+            partition,
+            "XTRIM",
+            keys.events(self._tag(partition), ledger),
+            "MINID",
+            "=",
+            str(below),
+            lane=LaneKind.WRITE,
+        )
+        assert isinstance(reply, int)
+        return reply
+
+    async def rotate_records(self, partition: int, *, record_ttl_s: int) -> bool:
+        """Begin a new generation of request records if the newest was filled long enough."""
+        tag = self._tag(partition)
+        age_ms = record_ttl_s * 1_000 // (keys.RECORD_GENERATIONS - 1)
+        reply = await self._cluster.run(
+            _ROTATE,
+            partition,
+            [keys.head(tag), *keys.all_records(tag)],
+            [str(age_ms)],
+            lane=LaneKind.WRITE,
+        )
+        return reply[3] == 1
+
+    def _tag(self, partition: int) -> str:
+        return self._cluster.tags[partition]
+
+    def _head_keys(self, partition: int) -> list[str]:
+        tag = self._tag(partition)
+        return [keys.head(tag), *(keys.events(tag, ledger) for ledger in range(self._ledgers))]
+
+
+def _other_count(found: int, expected: int) -> str:
+    return (
+        f"the Redis Cluster was set up with {found} partitions, this process with {expected}; "
+        f"set INVENTORY_PARTITIONS={found}"
+    )
+
+
+def _refusal(partition: int, reply: Sequence[object], expected: int) -> Exception:
+    word, *rest = (part.decode() if isinstance(part, bytes) else part for part in reply)
+    match word, rest:
+        case "partitions", [int(found)]:
+            return PartitionCountError(_other_count(found, expected))
+        case "corrupt", [what]:
+            return StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} {what}")
+        case "behind", [number]:
+            text = f"its head is at event {number}, behind the ledger"
+        case "anchor", [checkpoint]:
+            text = f"the ledger's last event {checkpoint} is not in its stream"
+        case _:
+            text = "it is empty, but the ledger has events of it"
+    return NotOpenableError(f"partition {partition}: {text}")

@@ -1,0 +1,26 @@
+"""How the ledger and the live stock agree on putting a product on sale and taking it off."""
+
+from dataclasses import dataclass
+
+from sharding.placement import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What a product's shards are to hold when they open. Stored in the ledger before any shard sees it,
+    so a load that broke off is resumed with the same numbers."""
+
+    product_id: int
+    epoch: int
+    layout: Layout
+    amounts: tuple[int, ...]
+    """Units per shard, in the order of the shards."""
+    buffer: int
+    sold_before: int
+    """Units sold in earlier epochs."""
+
+
+def split_evenly(total: int, shards: int) -> tuple[int, ...]:
+    """Units per shard, differing by at most one."""
+    quotient, remainder = divmod(total, shards)
+    return tuple(quotient + (shard < remainder) for shard in range(shards))

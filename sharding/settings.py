@@ -1,0 +1,63 @@
+"""Settings of the live stock, from environment variables INVENTORY_…"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MASTERS_ADDRESSES_MAX = 1_000
+Durability = Literal["replicated", "fast"]
+
+
+class StockSettings(BaseSettings):
+    """How to reach Redis Cluster and how the stock is laid out in it."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="INVENTORY_", env_ignore_empty=True, extra="ignore"
+    )
+
+    redis_nodes: str = "127.0.0.1:7000"
+    """Some of the cluster's nodes, as host:port with commas between them; the rest is discovered."""
+    redis_username: str = ""
+    redis_password: SecretStr = SecretStr("")
+    redis_tls: bool = False
+    redis_timeout_ms: Annotated[int, Field(ge=50, le=60_000)] = 1_000
+    """How long a node may take to answer before a call counts as lost."""
+    redis_patience_ms: Annotated[int, Field(ge=50, le=60_000)] = 2_500
+    """How long a call is repeated that had no effect or whose answer was lost."""
+    partitions: Annotated[int, Field(ge=1, le=960)] = 48
+    """Fixed for a cluster's life; a product's shard count divides it."""
+    default_shards: Annotated[int, Field(ge=1, le=960)] = 6
+    durability: Durability = "replicated"
+    """replicated: an answer waits until a replica has it. fast: until the master has it."""
+    record_ttl_s: Annotated[int, Field(ge=60, le=2_592_000)] = 86_400
+    """How long a request is remembered at least."""
+    record_cap: Annotated[int, Field(ge=1_000, le=100_000_000)] = 4_000_000
+    """Requests that one generation of one partition's records may hold."""
+
+    @field_validator("redis_nodes")
+    @classmethod
+    def _addresses(cls, value: str) -> str:
+        parse_addresses(value)
+        return value
+
+    @field_validator("default_shards")
+    @classmethod
+    def _divides(cls, value: int, info: object) -> int:
+        partitions = getattr(info, "data", {}).get("partitions")
+        if partitions and partitions % value:
+            raise ValueError(f"must divide INVENTORY_PARTITIONS ({partitions})")
+        return value
+
+
+def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """`host:port,host:port` as pairs; ValueError if it is anything else."""
+    return tuple(parse_address(part) for part in text.split(",")[:MASTERS_ADDRESSES_MAX])
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`host:port` as a pair; ValueError if it is anything else."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
+        raise ValueError(f"{text.strip()!r} is not host:port")
+    return host.strip("[]"), int(port)

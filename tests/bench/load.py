@@ -1,0 +1,211 @@
+"""A generator of gRPC load, in a process of its own: `python -m tests.bench.load PLAN`.
+
+It sends bytes that were made beforehand and keeps the answers as bytes until the window is over, so
+that most of what it costs is gRPC itself.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import grpc
+from hdrh.histogram import HdrHistogram
+
+from inventory.client.channels import OPTIONS
+from inventory.v1 import inventory_pb2
+from tests.bench import requests
+from tests.bench.cpu import Watched, since
+from tests.bench.requests import Template
+from tests.bench.window import Collector, Measured, Window, report_of
+
+UNARY, BATCH, STREAM = "unary", "batch", "stream"
+PERCENTILES = (50.0, 99.0, 99.9, 100.0)
+LATENCY_US_MAX = 60_000_000
+LATENCY_DIGITS = 3
+_SERVICE = "/inventory.v1.InventoryService/"
+_TIMEOUT_S = 30.0
+
+Call = Callable[[bytes], Coroutine[None, None, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """What to send. `rate` above 0: that many unary calls a second at times fixed beforehand."""
+
+    targets: Sequence[str]
+    shape: str
+    product_id: int
+    size: int = 1
+    """Items of a batch or of a message on a stream."""
+    in_flight: int
+    """Calls at a time, or messages at a time on each stream."""
+    channels: int
+    """Connections to each target; a stream has one of its own."""
+    warm_up_s: float
+    seconds: float
+    rate: float = 0.0
+    seed: int = 0
+    watched: Watched = field(default_factory=dict)
+
+
+async def measure(plan: LoadPlan) -> Measured:
+    """Carry out a plan."""
+    channels = [
+        grpc.aio.insecure_channel(target, options=OPTIONS)
+        for _ in range(plan.channels)
+        for target in plan.targets
+    ]
+    try:
+        await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        return await (_open_loop if plan.rate else _closed_loop)(plan, channels)
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+async def _closed_loop(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> Measured:
+    collector: Collector[bytes] = Collector(plan.watched)
+    if plan.shape == STREAM:
+        template = requests.stream_batch(plan.product_id, plan.size)
+        lanes = [_stream_lane(channel, template, plan.in_flight, collector) for channel in channels]
+    else:
+        lanes = [
+            _call_lane(_call(plan.shape, channel), _template(plan), collector)
+            for channel in channels
+            for _ in range(plan.in_flight // len(channels))
+        ]
+    window = await collector.measure(lanes, warm_up_s=plan.warm_up_s, seconds=plan.seconds)
+    return _counted(plan.shape, window)
+
+
+def _template(plan: LoadPlan) -> Template:
+    if plan.shape == BATCH:
+        return requests.batch(plan.product_id, plan.size)
+    return requests.single(plan.product_id)
+
+
+def _call(shape: str, channel: grpc.aio.Channel) -> Call:
+    method = channel.unary_unary(_SERVICE + ("BatchDeduct" if shape == BATCH else "Deduct"))
+    return partial(method, timeout=_TIMEOUT_S)
+
+
+async def _call_lane(call: Call, template: Template, collector: Collector[bytes]) -> None:
+    while not collector.is_over:
+        collector.take(await call(template.fresh()))
+
+
+async def _stream_lane(
+    channel: grpc.aio.Channel, template: Template, in_flight: int, collector: Collector[bytes]
+) -> None:
+    stream = channel.stream_stream(_SERVICE + "StreamDeduct")()
+    for _ in range(in_flight):
+        await stream.write(template.fresh())
+    while not collector.is_over:
+        collector.take(await _message(stream))
+        await stream.write(template.fresh())
+    await stream.done_writing()
+    for _ in range(in_flight):
+        await _message(stream)
+
+
+async def _message(stream: "grpc.aio.StreamStreamCall[bytes, bytes]") -> bytes:
+    message = await stream.read()
+    assert isinstance(message, bytes), "the server ended a stream"
+    return message
+
+
+async def _open_loop(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> Measured:
+    """Latency from the time at which a request was to be sent, however late it was."""
+    histogram = HdrHistogram(1, LATENCY_US_MAX, LATENCY_DIGITS)
+    collector: Collector[bytes] = Collector(plan.watched)
+    calls = [_call(UNARY, channel) for channel in channels]
+    template = requests.single(plan.product_id)
+
+    async def send(number: int, due_s: float) -> None:
+        collector.take(await calls[number % len(calls)](template.fresh()))
+        histogram.record_value(max(1, int((time.perf_counter() - due_s) * 1_000_000)))
+
+    await _at_their_times([0.0], send)  # connections and caches are warm from here on
+    histogram.reset()
+    start_s, before = time.perf_counter(), collector.cpu_s()
+    await _at_their_times(_arrivals_s(plan), send)
+    elapsed_s = time.perf_counter() - start_s
+    window = Window(collector.answers[1:], elapsed_s, since(before, collector.cpu_s()))
+    return _counted(UNARY, window, _percentiles_ms(histogram))
+
+
+def _arrivals_s(plan: LoadPlan) -> list[float]:
+    """Times of independent callers, from the start on."""
+    choice = random.Random(plan.seed)
+    arrivals, now_s = [], 0.0
+    while (now_s := now_s + choice.expovariate(plan.rate)) < plan.seconds:
+        arrivals.append(now_s)
+    return arrivals
+
+
+async def _at_their_times(
+    arrivals_s: Sequence[float], send: Callable[[int, float], Coroutine[None, None, None]]
+) -> None:
+    """Start each send at its time and wait for all of them.
+
+    A thread keeps the times: the loop's own timers are a millisecond apart.
+    """
+    loop = asyncio.get_running_loop()
+    sends: list[asyncio.Task[None]] = []
+    start_s = time.perf_counter()
+
+    def begin(number: int, due_s: float) -> None:
+        sends.append(loop.create_task(send(number, due_s), name="send"))
+
+    def keep_time() -> None:
+        for number, arrival_s in enumerate(arrivals_s):
+            due_s = start_s + arrival_s
+            time.sleep(max(0.0, due_s - time.perf_counter()))
+            loop.call_soon_threadsafe(begin, number, due_s)
+
+    await asyncio.to_thread(keep_time)
+    while len(sends) < len(arrivals_s):
+        await asyncio.sleep(0)
+    await asyncio.gather(*sends)
+
+
+def _percentiles_ms(histogram: HdrHistogram) -> Mapping[str, float]:
+    return {
+        f"p{percentile:g}" if percentile < 100 else "max": (
+            histogram.get_value_at_percentile(percentile) / 1_000
+        )
+        for percentile in PERCENTILES
+    }
+
+
+def _counted(
+    shape: str, window: Window[bytes], latency_ms: Mapping[str, float] | None = None
+) -> Measured:
+    outcomes = [outcome for answer in window.answers for outcome in _outcomes(shape, answer)]
+    accepted = outcomes.count(inventory_pb2.OUTCOME_DEDUCTED)
+    refused = outcomes.count(inventory_pb2.OUTCOME_INSUFFICIENT_STOCK)
+    assert accepted + refused == len(outcomes), f"{len(outcomes) - accepted - refused} failed"
+    return Measured(
+        elapsed_s=window.elapsed_s,
+        accepted=accepted,
+        refused=refused,
+        cpu_s=window.cpu_s,
+        latency_ms=latency_ms or {},
+    )
+
+
+def _outcomes(shape: str, answer: bytes) -> Sequence[int]:
+    if shape == UNARY:
+        return [inventory_pb2.DeductResponse.FromString(answer).outcome]
+    if shape == BATCH:
+        results = inventory_pb2.BatchDeductResponse.FromString(answer).results
+    else:
+        results = inventory_pb2.StreamDeductResponse.FromString(answer).results
+    return [result.outcome for result in results]
+
+
+if __name__ == "__main__":
+    report_of(LoadPlan, measure)

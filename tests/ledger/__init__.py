@@ -1,0 +1,1 @@
+"""The ledger on a real MySQL or MariaDB."""

@@ -1,0 +1,140 @@
+"""Streams as the scripts would write them, for tests and benchmarks of the ledger alone."""
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+from msgpack import packb
+
+from sharding.events import BEFORE_ALL, EventId, Kind
+from sharding.partitions import Entry
+from worker.merge import Chunk, received
+
+_request_ids = count(1)
+
+
+def fresh_request_ids(number: int) -> list[str]:
+    """Ids that nobody had before."""
+    stamp = time.time_ns()
+    return [f"r-{stamp:x}-{next(_request_ids)}" for _ in range(number)]
+
+
+def flat(**fields: object) -> tuple[bytes, ...]:
+    """Fields of an entry in their order; bytes stay, everything else becomes text."""
+    return tuple(
+        part
+        for name, value in fields.items()
+        for part in (name.encode(), value if isinstance(value, bytes) else str(value).encode())
+    )
+
+
+class FakeStream:
+    """One partition's entries; keeps each shard's counts the way the scripts do."""
+
+    def __init__(self, partition: int, *, after: EventId = BEFORE_ALL) -> None:
+        self.partition = partition
+        self.generation = max(1, after.generation)
+        self.number = after.number
+        self.counts: dict[int, dict[str, int]] = {}
+
+    @property
+    def position(self) -> EventId:
+        return EventId(self.generation, self.number) if self.number else BEFORE_ALL
+
+    def load(self, product_id: int, units: int, *, epoch: int = 1, layout: int = 1) -> Entry:
+        self.counts[product_id] = {"available": units, "held": 0, "sold": 0, "loaded": units}
+        return self._shard_entry(
+            Kind.LOAD, product_id, epoch=epoch, quantity=units, state="loading", layout=layout
+        )
+
+    def deduct(self, product_id: int, sales: Iterable[tuple[str, int]], *, epoch: int = 1) -> Entry:
+        """`sales`: request id and quantity of each accepted request."""
+        requests: list[object] = []
+        units = statuses = 0
+        for request_id, quantity in sales:
+            requests += [request_id, quantity, "7", "9"]
+            units += quantity
+            statuses += 1
+        self._add(product_id, available=-units, sold=units)
+        return self._shard_entry(
+            Kind.DEDUCT,
+            product_id,
+            epoch=epoch,
+            requests=packb(requests),
+            statuses=b"D" * statuses,
+        )
+
+    def adjust(self, kind: Kind, product_id: int, units: int, request_id: str) -> Entry:
+        signed = units if kind is Kind.RESTOCK else -units
+        self._add(product_id, available=signed, loaded=signed)
+        return self._shard_entry(
+            kind, product_id, request=request_id, quantity=units, reason="counted again"
+        )
+
+    def take(self, product_id: int, units: int, *, peer: int, transfer: int) -> Entry:
+        self._add(product_id, available=-units)
+        return self._shard_entry(
+            Kind.TAKE, product_id, peer=peer, transfer=transfer, quantity=units
+        )
+
+    def put(self, product_id: int, units: int, *, peer: int, transfer: int) -> Entry:
+        self._add(product_id, available=units)
+        return self._shard_entry(Kind.PUT, product_id, peer=peer, transfer=transfer, quantity=units)
+
+    def close(self, product_id: int, *, epoch: int = 1) -> Entry:
+        units = self.counts[product_id]["available"]
+        self._add(product_id, available=-units, loaded=-units)
+        return self._shard_entry(
+            Kind.CLOSE, product_id, epoch=epoch, quantity=units, state="closed"
+        )
+
+    def opened(self) -> Entry:
+        return self.entry(flat(v=1, kind="opened", at=_now_ms()))
+
+    def entry(self, fields: tuple[bytes, ...]) -> Entry:
+        """Any fields as the next entry."""
+        self.number += 1
+        return Entry(EventId(self.generation, self.number), fields)
+
+    def _add(self, product_id: int, **units: int) -> None:
+        counts = self.counts.setdefault(
+            product_id, {"available": 0, "held": 0, "sold": 0, "loaded": 0}
+        )
+        for name, change in units.items():
+            counts[name] += change
+
+    def _shard_entry(self, kind: Kind, product_id: int, *, epoch: int = 1, **more: object) -> Entry:
+        return self.entry(
+            flat(
+                v=1,
+                kind=kind.value,
+                at=_now_ms(),
+                product=product_id,
+                epoch=epoch,
+                **self.counts[product_id],
+                **more,
+            )
+        )
+
+
+def chunk_of(partition: int, start: EventId, entries: Sequence[Entry]) -> Chunk:
+    """Entries of one partition as the worker hands them to the ledger."""
+    return Chunk(partition, start, [received(entry) for entry in entries])
+
+
+def sales_chunk(
+    stream: FakeStream, product_ids: Sequence[int], *, sales: int, sales_per_event: int
+) -> Chunk:
+    """`sales` single units over loaded products in turn, so many to an event."""
+    start = stream.position
+    ids = fresh_request_ids(sales)
+    pieces = [ids[i : i + sales_per_event] for i in range(0, sales, sales_per_event)]
+    entries = [
+        stream.deduct(product_ids[position % len(product_ids)], [(each, 1) for each in piece])
+        for position, piece in enumerate(pieces)
+    ]
+    return chunk_of(stream.partition, start, entries)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,301 @@
+"""A partition obeys only where it was opened, and only while nothing of it went back."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from deploy.local.stack import LocalStack
+from sharding import keys
+from sharding.cluster import Cluster, LaneKind
+from sharding.errors import NotOpenableError, PartitionCountError, StockUnavailableError
+from sharding.events import BEFORE_ALL, EventId, Kind, anchor, decode
+from sharding.metrics import StockMetrics
+from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, Partitions
+from sharding.stock import Stock
+from tests.sharding.conftest import entries_of, plan_for, settings_for
+
+# A cluster's partitions are told apart by tag only, so tests can have partitions of their own.
+PARTITIONS = 96
+_fresh_partition = count(1, 2)
+_product_ids = count(7_500_001)
+
+
+@pytest.fixture(scope="module")
+async def impatient(services: LocalStack) -> AsyncIterator[Cluster]:
+    """A client that gives up soon, on partitions that no other test uses."""
+    settings = settings_for(
+        services, partitions=PARTITIONS, default_shards=1, redis_patience_ms=300
+    )
+    cluster = await Cluster.connect(settings, StockMetrics(CollectorRegistry()))
+    yield cluster
+    await cluster.close()
+
+
+@pytest.fixture
+def partitions(impatient: Cluster) -> Partitions:
+    return Partitions(impatient, partitions=PARTITIONS, ledgers=1)
+
+
+@pytest.fixture
+async def opened(partitions: Partitions) -> int:
+    partition = next(_fresh_partition)
+    await partitions.open(partition, [NOTHING_APPLIED])
+    return partition
+
+
+async def newest(partitions: Partitions, partition: int) -> Entry:
+    return (await entries_of(partitions, partition))[-1]
+
+
+async def test_a_partition_that_was_never_opened_is_shut_and_opens_once_asked(
+    partitions: Partitions,
+) -> None:
+    partition = next(_fresh_partition)
+    before = await partitions.head(partition)
+    opened = await partitions.open(partition, [NOTHING_APPLIED])
+    after = await partitions.head(partition)
+    assert (before.is_open, before.reason) == (False, "NO_HEAD")
+    assert (after.is_open, after.generation, after.number) == (True, 1, 1)
+    assert opened == after
+
+
+async def test_opening_leaves_an_event_and_every_key_that_scripts_declare(
+    partitions: Partitions, impatient: Cluster, opened: int
+) -> None:
+    entry = await newest(partitions, opened)
+    fields = dict(zip(entry.fields[::2], entry.fields[1::2], strict=True))
+    assert decode(entry.id, fields).kind is Kind.OPENED
+    tag = impatient.tags[opened]
+    declared = [keys.head(tag), keys.events(tag, 0), *keys.all_records(tag)]
+    existing = await impatient.command(opened, "EXISTS", *declared, lane=LaneKind.READ)
+    assert existing == len(declared)
+
+
+async def test_opening_again_raises_the_generation_and_goes_on_counting(
+    partitions: Partitions, opened: int
+) -> None:
+    entry = await newest(partitions, opened)
+    checkpoint = Checkpoint(entry.id, anchor(entry.fields))
+    again = await partitions.open(opened, [checkpoint])
+    assert (again.generation, again.number) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [("owner", "0" * 40, "NEW_OWNER"), ("number", "0", "WENT_BACK")],
+)
+async def test_a_head_of_another_node_or_of_the_past_refuses_everything(
+    partitions: Partitions, impatient: Cluster, opened: int, field: str, value: str, why: str
+) -> None:
+    await partitions.replicated(opened)
+    head = keys.head(impatient.tags[opened])
+    await impatient.command(opened, "HSET", head, field, value, lane=LaneKind.WRITE)
+    with pytest.raises(StockUnavailableError, match=why) as failure:
+        await partitions.replicated(opened)
+    assert failure.value.reason is Reason.PARTITION_FENCED
+
+
+async def test_an_emptied_partition_is_shut_and_not_opened_over_the_ledgers_events(
+    partitions: Partitions, impatient: Cluster, opened: int
+) -> None:
+    entry = await newest(partitions, opened)
+    tag = impatient.tags[opened]
+    gone = [keys.head(tag), keys.events(tag, 0), *keys.all_records(tag)]
+    await impatient.command(opened, "DEL", *gone, lane=LaneKind.WRITE)
+    with pytest.raises(StockUnavailableError, match="NO_HEAD"):
+        await partitions.replicated(opened)
+    with pytest.raises(NotOpenableError, match="empty"):
+        await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))])
+    assert (await partitions.head(opened)).reason == "NO_HEAD"
+
+
+async def test_a_head_behind_the_ledger_is_not_opened(partitions: Partitions, opened: int) -> None:
+    with pytest.raises(NotOpenableError, match="behind"):
+        await partitions.open(opened, [Checkpoint(EventId(1, 9), "whatever")])
+
+
+async def test_another_entry_in_the_place_of_the_ledgers_last_one_is_not_opened(
+    partitions: Partitions, opened: int
+) -> None:
+    entry = await newest(partitions, opened)
+    with pytest.raises(NotOpenableError, match="last event"):
+        await partitions.open(opened, [Checkpoint(entry.id, anchor((b"other",)))])
+
+
+async def test_an_entry_above_the_head_shuts_the_partition_until_it_is_opened_above_it(
+    partitions: Partitions, impatient: Cluster, opened: int
+) -> None:
+    entry = await newest(partitions, opened)
+    stream = keys.events(impatient.tags[opened], 0)
+    await impatient.command(opened, "XADD", stream, "77-5", "junk", "1", lane=LaneKind.WRITE)
+    assert (await partitions.head(opened)).reason == "EVENTS_AHEAD"
+    again = await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))])
+    assert again.generation == 78
+    assert (await partitions.head(opened)).is_open
+
+
+async def test_another_partition_count_than_the_clusters_is_named(
+    impatient: Cluster, opened: int
+) -> None:
+    mistaken = Partitions(impatient, partitions=PARTITIONS // 2, ledgers=1)
+    with pytest.raises(PartitionCountError, match=f"INVENTORY_PARTITIONS={PARTITIONS}"):
+        await mistaken.head(opened)
+    with pytest.raises(PartitionCountError, match=f"INVENTORY_PARTITIONS={PARTITIONS}"):
+        await mistaken.open(opened, [NOTHING_APPLIED])
+
+
+async def test_trimming_keeps_the_entry_at_the_bound(partitions: Partitions, opened: int) -> None:
+    for _ in range(3):
+        entry = await newest(partitions, opened)
+        await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))])
+    bound = await newest(partitions, opened)
+    assert await partitions.trim(opened, ledger=0, below=bound.id) == 3
+    assert await entries_of(partitions, opened) == [bound]
+    assert await partitions.read(opened, ledger=0, after=bound.id, count=10) == []
+    assert await partitions.read(opened, ledger=0, after=BEFORE_ALL, count=10) == [bound]
+
+
+async def test_records_outlive_one_rotation_and_not_three(
+    services: LocalStack, partitions: Partitions
+) -> None:
+    settings = settings_for(services, partitions=PARTITIONS, default_shards=1)
+    metrics = StockMetrics(CollectorRegistry())
+    cluster = await Cluster.connect(settings, metrics)
+    try:
+        stock = Stock(cluster, metrics)
+        product = next(_product_ids)
+        plan = plan_for(product, 10)
+        partition = plan.layout.partition(0, product_id=product, partitions=PARTITIONS)
+        if not (await partitions.head(partition)).is_open:
+            await partitions.open(partition, [NOTHING_APPLIED])
+        await stock.load(plan)
+        request = Deduction("kept", product, 1)
+        answers = []
+        for _ in range(4):
+            answers += await stock.deduct([request])
+            await _age_records(cluster, partition)
+            assert await partitions.rotate_records(partition, record_ttl_s=3_600)
+        assert not await partitions.rotate_records(partition, record_ttl_s=3_600)
+        await stock.drain()
+    finally:
+        await cluster.close()
+    assert [answer.replayed for answer in answers] == [False, True, True, False]
+
+
+@asynccontextmanager
+async def _product_of_two(
+    services: LocalStack, partitions: Partitions
+) -> AsyncIterator[tuple[Stock, Cluster, int, int]]:
+    """A product with 100 units in each of two shards; yields the partition of one of them, too."""
+    settings = settings_for(
+        services, partitions=PARTITIONS, default_shards=1, redis_patience_ms=300
+    )
+    metrics = StockMetrics(CollectorRegistry())
+    cluster = await Cluster.connect(settings, metrics)
+    stock = Stock(cluster, metrics)
+    product = next(_product_ids)
+    plan = plan_for(product, 100, 100)
+    homes = plan.layout.all_partitions(product_id=product, partitions=PARTITIONS)
+    try:
+        for partition in homes:
+            if not (await partitions.head(partition)).is_open:
+                await partitions.open(partition, [NOTHING_APPLIED])
+        await stock.load(plan)
+        assert (await stock.read(product)) is not None
+        yield stock, cluster, product, homes[1]
+        await stock.drain()
+    finally:
+        await cluster.close()
+
+
+async def _age_records(cluster: Cluster, partition: int) -> None:
+    head = keys.head(cluster.tags[partition])
+    await cluster.command(partition, "HSET", head, "records_since_ms", "0", lane=LaneKind.WRITE)
+
+
+@pytest.mark.parametrize(
+    "field_value",
+    [
+        ("available", ""),
+        ("available", "abc"),
+        ("available", "10.0"),
+        ("available", "1e1"),
+        ("available", " 10"),
+        ("available", "-5"),
+        ("state", "strange"),
+        ("epoch", "x"),
+    ],
+)
+async def test_a_shard_with_a_damaged_field_answers_unavailable_and_the_others_go_on(
+    services: LocalStack, partitions: Partitions, field_value: tuple[str, str]
+) -> None:
+    async with _product_of_two(services, partitions) as (stock, cluster, product, damaged):
+        key = keys.stock(cluster.tags[damaged], product)
+        await cluster.command(damaged, "HSET", key, *field_value, lane=LaneKind.WRITE)
+        answers = await stock.deduct([Deduction(f"d-{i}", product, 1) for i in range(40)])
+        by_outcome = {answer.outcome for answer in answers}
+        reasons = {a.reason for a in answers if a.outcome is Outcome.UNAVAILABLE}
+        errors = cluster.metrics.corrupt._value.get()
+    assert by_outcome == {Outcome.DEDUCTED, Outcome.UNAVAILABLE}
+    assert reasons == {Reason.SHARD_CORRUPT}
+    assert errors > 0
+
+
+@pytest.mark.parametrize("what", ["stock", "events", "records", "head"])
+async def test_a_key_of_another_type_changes_nothing_and_after_repair_the_same_id_succeeds(
+    services: LocalStack, partitions: Partitions, what: str
+) -> None:
+    async with _product_of_two(services, partitions) as (stock, cluster, product, damaged):
+        tag = cluster.tags[damaged]
+        key = {
+            "stock": keys.stock(tag, product),
+            "events": keys.events(tag, 0),
+            "records": keys.records(tag, 0),
+            "head": keys.head(tag),
+        }[what]
+        await cluster.command(damaged, "RENAME", key, key + ":aside", lane=LaneKind.WRITE)
+        await cluster.command(damaged, "SET", key, "a string", lane=LaneKind.WRITE)
+        requests = [Deduction(f"t-{i}", product, 1) for i in range(40)]
+        during = await stock.deduct(requests)
+        await cluster.command(damaged, "RENAME", key + ":aside", key, lane=LaneKind.WRITE)
+        after = await stock.deduct(requests)
+        seen = await stock.read(product)
+    assert {a.outcome for a in during} == {Outcome.DEDUCTED, Outcome.UNAVAILABLE}
+    assert {a.reason for a in during if a.outcome is Outcome.UNAVAILABLE} == {Reason.SHARD_CORRUPT}
+    assert [a.replayed for a in after] == [a.outcome is Outcome.DEDUCTED for a in during]
+    assert seen is not None
+    assert (seen.sold, seen.available) == (40, 160)
+
+
+async def test_a_deleted_shard_is_unavailable_and_never_a_shortage(
+    services: LocalStack, partitions: Partitions
+) -> None:
+    async with _product_of_two(services, partitions) as (stock, cluster, product, damaged):
+        key = keys.stock(cluster.tags[damaged], product)
+        await cluster.command(damaged, "DEL", key, lane=LaneKind.WRITE)
+        answers = await stock.deduct([Deduction(f"g-{i}", product, 1) for i in range(40)])
+    assert {a.outcome for a in answers} == {Outcome.DEDUCTED, Outcome.UNAVAILABLE}
+
+
+async def test_a_full_node_refuses_without_a_trace_and_takes_the_same_ids_afterwards(
+    services: LocalStack, partitions: Partitions
+) -> None:
+    async with _product_of_two(services, partitions) as (stock, cluster, product, full):
+        requests = [Deduction(f"m-{i}", product, 1) for i in range(40)]
+        await cluster.command(full, "CONFIG", "SET", "maxmemory", "1", lane=LaneKind.READ)
+        try:
+            during = await stock.deduct(requests)
+        finally:
+            await cluster.command(full, "CONFIG", "SET", "maxmemory", "0", lane=LaneKind.READ)
+        after = await stock.deduct(requests)
+        seen = await stock.read(product)
+    refused = Answer(Outcome.UNAVAILABLE, reason=Reason.NOT_EXECUTED)
+    assert refused in during
+    assert {a.outcome for a in during} <= {Outcome.DEDUCTED, Outcome.UNAVAILABLE}
+    assert [a.replayed for a in after] == [a.outcome is Outcome.DEDUCTED for a in during]
+    assert seen is not None
+    assert (seen.sold, seen.available) == (40, 160)

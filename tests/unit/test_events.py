@@ -1,0 +1,98 @@
+"""Reading the streams: what scripts write is understood, anything else is named."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgpack import packb
+
+from sharding.events import Event, EventId, Kind, MalformedEventError, Sale, decode
+from sharding.outcomes import Deduction
+from sharding.packing import pack
+
+ID = EventId(1, 7)
+SHARD = {
+    b"v": b"1",
+    b"at": b"1700000000000",
+    b"product": b"1001",
+    b"epoch": b"1",
+    b"available": b"8",
+    b"held": b"0",
+    b"sold": b"2",
+    b"loaded": b"10",
+}
+REQUESTS = [Deduction("a", 1001, 2, 7, 9), Deduction("b", 1001, 5), Deduction("c", 1001, 1)]
+DEDUCT = SHARD | {b"kind": b"deduct", b"requests": pack(REQUESTS), b"statuses": b"DIR"}
+RESTOCK = SHARD | {b"kind": b"restock", b"request": b"in-1", b"quantity": b"5", b"reason": b""}
+
+
+def test_only_accepted_requests_of_a_list_are_sales() -> None:
+    event = decode(ID, DEDUCT)
+    assert event.sales == (Sale("a", 2, user_id=7, order_id=9),)
+    assert (event.kind, event.product_id, event.counts) == (Kind.DEDUCT, 1001, (8, 0, 2, 10))
+
+
+def test_identifiers_of_63_bits_survive() -> None:
+    largest = 2**63 - 1
+    packed = pack([Deduction("a", 1001, 1, largest, largest)])
+    event = decode(ID, DEDUCT | {b"requests": packed, b"statuses": b"D"})
+    assert event.sales == (Sale("a", 1, largest, largest),)
+
+
+def test_units_that_left_at_another_shard_make_loaded_negative() -> None:
+    event = decode(ID, RESTOCK | {b"loaded": b"-40"})
+    assert event.counts is not None
+    assert event.counts.loaded == -40
+
+
+def without(fields: dict[bytes, bytes], name: bytes) -> dict[bytes, bytes]:
+    return {key: value for key, value in fields.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({}, "no field v"),
+        (DEDUCT | {b"v": b"2"}, "unknown version"),
+        (DEDUCT | {b"kind": b"sell"}, "unknown kind"),
+        (DEDUCT | {b"kind": b"\xff"}, "unknown kind"),
+        (without(DEDUCT, b"product"), "no field product"),
+        (DEDUCT | {b"product": b"0"}, "product out of bounds"),
+        (DEDUCT | {b"available": b"-1"}, "available is not a whole number"),
+        (DEDUCT | {b"sold": b"1e3"}, "sold is not a whole number"),
+        (RESTOCK | {b"quantity": b"abc"}, "quantity is not a whole number"),
+        (RESTOCK | {b"quantity": b"-1"}, "quantity is not a whole number"),
+        (RESTOCK | {b"quantity": b"1099511627776"}, "quantity out of bounds"),
+        (RESTOCK | {b"request": b"x" * 65}, "request has 65 characters"),
+        (RESTOCK | {b"reason": b"\xff\xfe"}, "reason is not UTF-8"),
+        (DEDUCT | {b"statuses": b"D"}, "differ in number"),
+        (DEDUCT | {b"requests": b"\xc1"}, "cannot be unpacked"),
+        (DEDUCT | {b"requests": packb({"a": 1})}, "not a list"),
+        (DEDUCT | {b"requests": packb(["a", -2, "0", "0"]), b"statuses": b"D"}, "quantity"),
+        (DEDUCT | {b"requests": packb(["", 2, "0", "0"]), b"statuses": b"D"}, "request id"),
+        (DEDUCT | {b"requests": packb(["a", 2, 0, "0"]), b"statuses": b"D"}, "user or order"),
+        (DEDUCT | {b"v": b"x" * 1_000_000}, "not a whole number"),
+    ],
+)
+def test_an_entry_that_no_script_writes_is_named(fields: dict[bytes, bytes], why: str) -> None:
+    with pytest.raises(MalformedEventError, match=why) as failure:
+        decode(ID, fields)
+    assert len(str(failure.value)) < 200
+
+
+_NAMES = st.sampled_from([*DEDUCT, *RESTOCK, b"peer", b"transfer", b"state", b"layout"])
+
+
+@given(st.dictionaries(_NAMES, st.binary(max_size=40)), st.sampled_from(list(Kind)))
+def test_rubbish_is_either_an_event_or_malformed(rubbish: dict[bytes, bytes], kind: Kind) -> None:
+    fields = DEDUCT | RESTOCK | rubbish | {b"kind": kind.value.encode()}
+    try:
+        event = decode(ID, fields)
+    except MalformedEventError:
+        return
+    assert isinstance(event, Event)
+    assert event.kind is kind
+
+
+def test_ids_order_by_generation_and_then_by_number() -> None:
+    assert EventId.parse(b"2-1") > EventId.parse("1-99") > EventId(1, 9)
+    assert str(EventId(3, 14)) == "3-14"

@@ -1,0 +1,1 @@
+"""The worker on a real MySQL and, where it matters, a real Redis Cluster."""

@@ -1,0 +1,1 @@
+"""Carries the partitions' events into the ledger, exactly once, and keeps the partitions open."""

@@ -1,0 +1,220 @@
+"""The loop that carries events: read, wait for their replication, apply, again."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from ledger.checkpoints import Checkpoints
+from ledger.database import backoff_s
+from ledger.errors import CheckpointMovedError, LedgerError
+from ledger.failpoints import Failpoints
+from sharding.errors import StockUnavailableError
+from sharding.events import EventId
+from sharding.partitions import Partitions
+from worker.applier import Applier
+from worker.merge import Chunk, Delivery, cut, received
+from worker.metrics import WorkerMetrics
+from worker.settings import WorkerSettings
+from worker.share import Share
+from worker.waiting import wait_until
+
+LEDGER = 0
+"""The only MySQL server there is."""
+ENTRIES_MIN, ENTRIES_MAX = 2, 256
+ROWS_PER_ENTRY_FIRST_GUESS = 50.0
+BACKOFF_ATTEMPT_MAX = 8
+
+log = structlog.get_logger()
+
+
+class Drain:
+    """Carries the events of the share's partitions into the ledger."""
+
+    def __init__(
+        self,
+        share: Share,
+        partitions: Partitions,
+        checkpoints: Checkpoints,
+        applier: Applier,
+        settings: WorkerSettings,
+        metrics: WorkerMetrics,
+        failpoints: Failpoints,
+    ) -> None:
+        self._share = share
+        self._partitions = partitions
+        self._checkpoints = checkpoints
+        self._applier = applier
+        self._settings = settings
+        self._metrics = metrics
+        self._failpoints = failpoints
+        self._rows_per_entry = ROWS_PER_ENTRY_FIRST_GUESS
+        self._busy = 1
+        self._failures = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`; what has been read by then is applied."""
+        pause_ms = self._settings.poll_ms_min
+        while not stop.is_set():
+            moved = await self._round_or_backoff(stop)
+            if moved:
+                pause_ms = self._settings.poll_ms_min
+            else:
+                pause_ms = min(pause_ms * 2, self._settings.poll_ms_max)
+                await wait_until(stop, pause_ms / 1_000)
+
+    async def _round_or_backoff(self, stop: asyncio.Event) -> bool:
+        """Whether anything was applied. The ledger's failures are waited out here."""
+        try:
+            moved = await self._round(stop)
+        except CheckpointMovedError as error:
+            self._metrics.batches_lost.inc()
+            self._forget(error.partitions)
+        except LedgerError as error:
+            await self._back_off(error, stop)
+        else:
+            if self._failures and moved:
+                log.info("the ledger takes events again")
+                self._failures = 0
+            return moved
+        return False
+
+    async def _round(self, stop: asyncio.Event) -> bool:
+        await self._load_checkpoints()
+        self._failpoints.hit("worker.before_read")
+        chunks = await self._gather(stop)
+        if not chunks:
+            return False
+        self._failpoints.hit("worker.after_read")
+        replicated = await self._replicated(chunks)
+        for batch in cut(replicated, self._settings.batch_rows_max):
+            await self._applier.apply(batch)
+            self._note(batch)
+        return bool(replicated)
+
+    async def _load_checkpoints(self) -> None:
+        unknown = self._share.owned - self._share.applied.keys()
+        for partition, checkpoint in (await self._checkpoints.of(unknown)).items():
+            self._share.advance(partition, checkpoint)
+
+    async def _gather(self, stop: asyncio.Event) -> list[Chunk]:
+        """Read until there is a batch: enough rows, or the first event is old enough."""
+        found: dict[int, list[Delivery]] = {}
+        rows, deadline_s = 0, 0.0
+        while True:
+            fresh = await self._read(found)
+            rows += sum(delivery.rows for each in fresh.values() for delivery in each)
+            for partition, deliveries in fresh.items():
+                found.setdefault(partition, []).extend(deliveries)
+            now_s = time.monotonic()
+            deadline_s = deadline_s or now_s + self._settings.batch_age_ms_max / 1_000
+            is_full = rows >= self._settings.batch_rows_max
+            if not rows or is_full or now_s >= deadline_s or stop.is_set():
+                return self._chunks(found)
+            await asyncio.sleep(self._settings.poll_ms_min / 1_000)
+
+    async def _read(self, found: Mapping[int, Sequence[Delivery]]) -> dict[int, list[Delivery]]:
+        """The next entries of every readable partition; a node that is away costs only its own."""
+        count = self._entries_at_once()
+        wanted = [each for each in self._share.readable if each in self._share.applied]
+        answers = await asyncio.gather(
+            *[self._read_one(each, self._position(each, found), count) for each in wanted]
+        )
+        fresh = {each: answer for each, answer in zip(wanted, answers, strict=True) if answer}
+        self._learn(fresh)
+        return fresh
+
+    def _position(self, partition: int, found: Mapping[int, Sequence[Delivery]]) -> EventId:
+        """The last entry that is applied or in hand."""
+        if partition in found:
+            return found[partition][-1].entry.id
+        return self._share.applied[partition].id
+
+    async def _read_one(self, partition: int, after: EventId, count: int) -> list[Delivery]:
+        try:
+            entries = await self._partitions.read(
+                partition, ledger=LEDGER, after=after, count=count
+            )
+        except StockUnavailableError as error:
+            self._share.lose(partition, error)
+            return []
+        return [received(entry) for entry in entries]
+
+    def _entries_at_once(self) -> int:
+        """So many that the partitions with events fill one batch together."""
+        rows = self._settings.batch_rows_max / self._busy / self._rows_per_entry
+        return max(ENTRIES_MIN, min(ENTRIES_MAX, int(rows)))
+
+    def _learn(self, fresh: Mapping[int, Sequence[Delivery]]) -> None:
+        entries = sum(map(len, fresh.values()))
+        self._busy = max(1, len(fresh))
+        if entries:
+            rows = sum(delivery.rows for each in fresh.values() for delivery in each)
+            self._rows_per_entry += (rows / entries - self._rows_per_entry) / 4
+
+    def _chunks(self, found: Mapping[int, Sequence[Delivery]]) -> list[Chunk]:
+        applied = self._share.applied
+        return [
+            Chunk(partition, applied[partition].id, deliveries)
+            for partition, deliveries in sorted(found.items())
+            if partition in applied
+        ]
+
+    async def _replicated(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """The chunks that a replica has, too; the others are read again later."""
+        answers = await asyncio.gather(*(self._is_replicated(chunk) for chunk in chunks))
+        return [chunk for chunk, answer in zip(chunks, answers, strict=True) if answer]
+
+    async def _is_replicated(self, chunk: Chunk) -> bool:
+        try:
+            await self._partitions.replicated(chunk.partition)
+        except StockUnavailableError as error:
+            self._share.lose(chunk.partition, error)
+            return False
+        return True
+
+    def _note(self, batch: Sequence[Chunk]) -> None:
+        self._metrics.batch_rows.observe(
+            sum(delivery.rows for chunk in batch for delivery in chunk.deliveries)
+        )
+        for chunk in batch:
+            self._note_gaps(chunk)
+            self._share.advance(chunk.partition, chunk.end)
+            for delivery in chunk.deliveries:
+                kind = delivery.event.kind.value if delivery.event else "malformed"
+                self._metrics.events.labels(kind).inc()
+            last = chunk.deliveries[-1].event
+            if last and chunk.partition in self._share.lags:
+                self._share.lags[chunk.partition].applied_until(last.at_ms / 1_000)
+
+    def _note_gaps(self, chunk: Chunk) -> None:
+        """Numbers of one generation follow each other; what is missing was lost, or never an event."""
+        before = chunk.start
+        for delivery in chunk.deliveries:
+            if _is_gap(before, delivery.entry.id):
+                self._metrics.gaps.inc()
+                log.error(
+                    "events are missing in a stream",
+                    partition=chunk.partition,
+                    after=str(before),
+                    found=str(delivery.entry.id),
+                )
+            before = delivery.entry.id
+
+    def _forget(self, partitions: frozenset[int]) -> None:
+        for partition in partitions:
+            self._share.applied.pop(partition, None)
+
+    async def _back_off(self, error: LedgerError, stop: asyncio.Event) -> None:
+        """Forget what was read: the ledger's checkpoints say what of it was applied."""
+        self._forget(self._share.owned)
+        self._metrics.failures.labels("ledger").inc()
+        if not self._failures:
+            log.warning("the ledger takes no events, trying again", error=str(error))
+        self._failures = min(self._failures + 1, BACKOFF_ATTEMPT_MAX)
+        await wait_until(stop, backoff_s(self._failures))
+
+
+def _is_gap(before: EventId, after: EventId) -> bool:
+    return before.generation == after.generation and after.number != before.number + 1

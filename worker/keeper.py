@@ -1,0 +1,163 @@
+"""Upkeep of the share's partitions: opening, records, trimming, and the figures that show it."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import structlog
+
+from ledger.checkpoints import Checkpoints
+from ledger.errors import LedgerError
+from ledger.failpoints import Failpoints
+from ledger.raw_events import RawEvents
+from sharding.errors import NotOpenableError, StockUnavailableError
+from sharding.events import EventId
+from sharding.partitions import PartitionHead, Partitions
+from worker.drain import LEDGER
+from worker.metrics import WorkerMetrics
+from worker.settings import WorkerSettings
+from worker.share import Share
+from worker.waiting import wait_until
+
+TICK_S = 1.0
+HOUSEKEEPING_EVERY_S = 10.0
+REOPEN_PAUSE_MAX_S = 30.0
+AWAY = "AWAY"
+"""The reason that stands for a partition whose node does not answer."""
+
+log = structlog.get_logger()
+
+
+class Keeper:
+    """Looks at every partition of the share once a second."""
+
+    def __init__(
+        self,
+        share: Share,
+        partitions: Partitions,
+        checkpoints: Checkpoints,
+        raw_events: RawEvents,
+        settings: WorkerSettings,
+        metrics: WorkerMetrics,
+        failpoints: Failpoints,
+    ) -> None:
+        self._share = share
+        self._partitions = partitions
+        self._checkpoints = checkpoints
+        self._raw_events = raw_events
+        self._settings = settings
+        self._metrics = metrics
+        self._failpoints = failpoints
+        self._refusals: dict[int, _Refusal] = {}
+        self._housekeeping_due_s = 0.0
+        self._reasons: set[str] = set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        while not stop.is_set():
+            if self._share.is_leased:
+                await self._tick()
+            await wait_until(stop, TICK_S)
+
+    async def _tick(self) -> None:
+        owned = sorted(self._share.owned)
+        fenced = await asyncio.gather(*(self._look(partition) for partition in owned))
+        self._show_fenced(Counter(reason for reason in fenced if reason))
+        if time.monotonic() >= self._housekeeping_due_s:
+            self._housekeeping_due_s = time.monotonic() + HOUSEKEEPING_EVERY_S
+            await asyncio.gather(*(self._tidy(partition) for partition in owned))
+            await self._prune()
+
+    async def _look(self, partition: int) -> str:
+        """Open a partition if it is not; returns why it is not open after that, '' if it is."""
+        try:
+            head = await self._partitions.head(partition)
+            if not head.is_open:
+                head = await self._reopened(partition, head)
+        except StockUnavailableError as error:
+            self._share.lose(partition, error)
+            return AWAY
+        if head.is_open:
+            self._share.away.discard(partition)
+        else:
+            self._share.away.add(partition)
+        self._show_lag(partition, head)
+        return head.reason
+
+    async def _reopened(self, partition: int, head: PartitionHead) -> PartitionHead:
+        refusal = self._refusals.setdefault(partition, _Refusal())
+        if time.monotonic() < refusal.until_s:
+            return head
+        try:
+            checkpoint = (await self._checkpoints.of({partition}))[partition]
+            opened = await self._partitions.open(partition, [checkpoint])
+        except LedgerError:
+            return head  # the drain has said that the ledger is away
+        except NotOpenableError as error:
+            self._note_refusal(partition, refusal, str(error))
+            return head
+        self._refusals.pop(partition, None)
+        log.info("partition opened", partition=partition, reason=head.reason)
+        return opened
+
+    def _note_refusal(self, partition: int, refusal: "_Refusal", text: str) -> None:
+        """Said once per partition until it is opened or the text changes."""
+        self._metrics.failures.labels("not_openable").inc()
+        if refusal.text != text:
+            log.error("partition cannot be opened", partition=partition, why=text)
+        refusal.again(text, time.monotonic())
+
+    async def _tidy(self, partition: int) -> None:
+        if partition in self._share.away or partition not in self._share.trims:
+            return
+        try:
+            await self._partitions.rotate_records(
+                partition, record_ttl_s=self._settings.record_ttl_s
+            )
+            below = self._share.trims[partition].due(time.monotonic())
+            if below is not None:
+                await self._trim(partition, below)
+        except StockUnavailableError as error:
+            self._metrics.redis_failures.labels(error.reason.value).inc()
+
+    async def _trim(self, partition: int, below: EventId) -> None:
+        self._failpoints.hit("worker.before_trim")
+        removed = await self._partitions.trim(partition, ledger=LEDGER, below=below)
+        self._failpoints.hit("worker.after_trim")
+        self._metrics.trimmed.inc(removed)
+
+    async def _prune(self) -> None:
+        try:
+            await self._raw_events.prune(
+                self._share.owned, older_than_s=self._settings.raw_event_ttl_s
+            )
+        except LedgerError:
+            self._metrics.failures.labels("prune").inc()
+
+    def _show_lag(self, partition: int, head: PartitionHead) -> None:
+        if partition not in self._share.applied:
+            return
+        lag, now_s = self._share.lags[partition], time.time()
+        lag.seen(head, self._share.applied[partition].id, now_s)
+        self._metrics.lag_entries.labels(str(partition)).set(lag.entries)
+        self._metrics.lag_seconds.labels(str(partition)).set(lag.seconds(now_s))
+
+    def _show_fenced(self, counts: Mapping[str, int]) -> None:
+        self._reasons |= counts.keys()
+        for reason in self._reasons:
+            self._metrics.fenced.labels(reason).set(counts.get(reason, 0))
+
+
+class _Refusal:
+    """A partition that could not be opened, and when to try again."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.until_s = 0.0
+        self._pause_s = TICK_S / 2
+
+    def again(self, text: str, now_s: float) -> None:
+        self.text = text
+        self._pause_s = min(self._pause_s * 2, REOPEN_PAUSE_MAX_S)
+        self.until_s = now_s + self._pause_s

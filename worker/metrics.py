@@ -1,0 +1,73 @@
+"""What the worker counts about itself."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_ROWS_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
+
+
+class WorkerMetrics:
+    """Counters of one process. Labels: event kinds, partitions and reasons, all from fixed sets."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.events = Counter(
+            "inventory_worker_events_total",
+            "Events applied to the ledger, by kind; malformed ones are dead letters",
+            ["kind"],
+            registry=registry,
+        )
+        self.batch_rows = Histogram(
+            "inventory_worker_batch_rows",
+            "Journal rows that one batch wrote",
+            buckets=_ROWS_BUCKETS,
+            registry=registry,
+        )
+        self.batches_lost = Counter(
+            "inventory_worker_batches_lost_total",
+            "Batches that another worker had applied already",
+            registry=registry,
+        )
+        self.failures = Counter(
+            "inventory_worker_failures_total",
+            "Rounds that ended with an error, by where it came from",
+            ["source"],
+            registry=registry,
+        )
+        self.redis_failures = Counter(
+            "inventory_worker_redis_failures_total",
+            "Calls that a partition did not answer, by reason",
+            ["reason"],
+            registry=registry,
+        )
+        self.gaps = Counter(
+            "inventory_worker_event_gaps_total",
+            "Times that an event's number did not follow its forerunner's",
+            registry=registry,
+        )
+        self.lag_entries = Gauge(
+            "inventory_worker_stream_lag_entries",
+            "Events that are in a partition's stream but not in the ledger",
+            ["partition"],
+            registry=registry,
+        )
+        self.lag_seconds = Gauge(
+            "inventory_worker_stream_lag_seconds",
+            "For how long the ledger has been behind a partition's stream at most",
+            ["partition"],
+            registry=registry,
+        )
+        self.owned = Gauge(
+            "inventory_worker_partitions_owned",
+            "Partitions that this worker serves",
+            registry=registry,
+        )
+        self.fenced = Gauge(
+            "inventory_worker_partitions_fenced",
+            "Served partitions that are not open, by reason",
+            ["reason"],
+            registry=registry,
+        )
+        self.trimmed = Counter(
+            "inventory_worker_trimmed_entries_total",
+            "Applied entries removed from the streams",
+            registry=registry,
+        )

@@ -1,0 +1,64 @@
+"""The partitions that this worker serves just now, as its tasks tell each other."""
+
+from time import monotonic
+
+from sharding.errors import StockUnavailableError
+from sharding.partitions import Checkpoint
+from worker.metrics import WorkerMetrics
+from worker.progress import Lag, TrimPlan
+
+
+class Share:
+    """Leased partitions, with what is known of each. All times are of the monotonic clock."""
+
+    def __init__(self, metrics: WorkerMetrics, *, trim_lag_s: float) -> None:
+        self._metrics = metrics
+        self._trim_lag_s = trim_lag_s
+        self.owned: frozenset[int] = frozenset()
+        self.leased_until_s = 0.0
+        self.away: set[int] = set()
+        """Partitions that did not answer or are fenced; not read until their head is seen open."""
+        self.applied: dict[int, Checkpoint] = {}
+        """Known checkpoints; a missing one is to be read from the ledger."""
+        self.trims: dict[int, TrimPlan] = {}
+        self.lags: dict[int, Lag] = {}
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether the leases hold by this process's own clock."""
+        return monotonic() < self.leased_until_s
+
+    @property
+    def readable(self) -> list[int]:
+        """Partitions whose events are to be read."""
+        return sorted(self.owned - self.away)
+
+    def lease(self, owned: frozenset[int], until_s: float) -> None:
+        """Take over what the ledger has leased to this worker."""
+        for partition in self.owned - owned:
+            self._forget(partition)
+        for partition in owned - self.owned:
+            self.trims[partition] = TrimPlan(self._trim_lag_s)
+            self.lags[partition] = Lag()
+            self._metrics.lag_entries.labels(str(partition)).set(0)
+            self._metrics.lag_seconds.labels(str(partition)).set(0)
+        self.owned, self.leased_until_s = owned, until_s
+        self._metrics.owned.set(len(owned))
+
+    def advance(self, partition: int, checkpoint: Checkpoint) -> None:
+        """Note that everything up to a checkpoint is in the ledger."""
+        if partition in self.owned:
+            self.applied[partition] = checkpoint
+            self.trims[partition].applied(checkpoint.id, monotonic())
+
+    def lose(self, partition: int, error: StockUnavailableError) -> None:
+        """Note that a partition did not answer."""
+        self.away.add(partition)
+        self._metrics.redis_failures.labels(error.reason.value).inc()
+
+    def _forget(self, partition: int) -> None:
+        self.away.discard(partition)
+        self.applied.pop(partition, None)
+        del self.trims[partition], self.lags[partition]
+        self._metrics.lag_entries.remove(str(partition))
+        self._metrics.lag_seconds.remove(str(partition))
