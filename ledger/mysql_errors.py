@@ -84,7 +84,7 @@ def translated(error: BaseException, server: str) -> LedgerError:
     """The ledger's own error for one of the library's."""
     code = code_of(error)
     if kind := passing_kind(error):
-        return LedgerUnavailableError(f"MySQL at {server}: {kind.replace('_', ' ')}")
+        return LedgerUnavailableError(f"MySQL at {server}: {kind.replace('_', ' ')}{_why(error)}")
     if code in _LOGIN:
         return LedgerUnavailableError(f"MySQL at {server}: {_one_line(error)}")
     if code in _SCHEMA:
@@ -96,6 +96,11 @@ def translated(error: BaseException, server: str) -> LedgerError:
     if code in _REFUSED:
         return BatchRefusedError(_REFUSED[code], _one_line(error))
     return LedgerError(f"MySQL at {server}: error {code}: {_one_line(error)}")
+
+
+def _why(error: BaseException) -> str:
+    """What stood behind an error, such as a certificate that is not trusted."""
+    return f" ({_one_line(error.__cause__)})" if error.__cause__ else ""
 
 
 def _one_line(error: BaseException) -> str:

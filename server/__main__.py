@@ -56,11 +56,12 @@ def _plan(index: int, grpc: str, metrics: str) -> ChildPlan:
 
 
 def _check_tls(settings: ServerSettings) -> None:
-    cert, key, ca = (
-        settings.grpc_tls_cert_file,
-        settings.grpc_tls_key_file,
-        settings.grpc_tls_ca_file,
-    )
+    cert, key = settings.grpc_tls_cert_file, settings.grpc_tls_key_file
+    ca = settings.grpc_tls_ca_file
+    if bool(cert) != bool(key) or (ca and not cert):
+        raise SetupError(
+            "INVENTORY_GRPC_TLS_CERT_FILE and …_KEY_FILE go together, …_CA_FILE with both"
+        )
     for path in filter(None, (cert, key, ca)):
         if not Path(path).is_file():
             raise SetupError(f"there is no file {path} (INVENTORY_GRPC_TLS_…)")

@@ -30,7 +30,8 @@ class Meter:
         self.method = method
         self._durations = durations.labels(method)
         self._in_flight = in_flight.labels(method)
-        self._requests = {code: requests.labels(method, code.name) for code in StatusCode}
+        self._requests = requests
+        self._by_code: dict[StatusCode, Counter] = {}
 
     def begin(self) -> None:
         """A call has come in."""
@@ -40,7 +41,10 @@ class Meter:
         """It was answered, or nobody waits for it any more."""
         self._in_flight.dec()
         self._durations.observe(duration_s)
-        self._requests[code].inc()
+        counter = self._by_code.get(code)
+        if counter is None:
+            counter = self._by_code[code] = self._requests.labels(self.method, code.name)
+        counter.inc()
 
 
 class Metrics:

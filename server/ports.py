@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from sharding.settings import parse_address
 
+PORT_MAX = 65_535
+
 
 class PortError(Exception):
     """An address that cannot be listened on; the text is one line for the operator."""
@@ -48,27 +50,29 @@ def free_ports(address: str, count: int) -> Sequence[str]:
 
 
 def _bound(host: str, port: int, *, setting: str, shared: bool = False) -> socket.socket:
+    if port > PORT_MAX:
+        raise PortError(f"there is no port {port} (INVENTORY_{setting})")
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         bound = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise _port_error(host, port, setting, error) from error
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # REUSEADDR lets connections linger that an earlier server has closed. A holder does not listen
+        # and would let in, with it, whoever sets it, too: the next server's probe, for one.
+        option = socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR
+        bound.setsockopt(socket.SOL_SOCKET, option, 1)
         bound.bind(where)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         bound.close()
         raise _port_error(host, port, setting, error) from error
     return bound
 
 
-def _port_error(host: str, port: int, setting: str, error: Exception) -> PortError:
-    why = error.strerror if isinstance(error, OSError) else str(error)
-    return PortError(f"cannot listen on {host}:{port} (INVENTORY_{setting}): {why}")
+def _port_error(host: str, port: int, setting: str, error: OSError) -> PortError:
+    return PortError(f"cannot listen on {host}:{port} (INVENTORY_{setting}): {error.strerror}")
 
 
 def _address_of(bound: socket.socket) -> str:

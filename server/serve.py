@@ -7,18 +7,11 @@ import socket
 import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-import grpc
 import uvloop
-from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotations
-    health_pb2,
-    health_pb2_grpc,
-)
 from grpc_health.v1.health import (  # type: ignore[import-untyped]  # ships no annotations
     aio as health,
 )
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # no annotations
 from prometheus_client import (
     CollectorRegistry,
     GCCollector,
@@ -28,7 +21,6 @@ from prometheus_client import (
 )
 from structlog.typing import FilteringBoundLogger
 
-from inventory.v1 import admin_pb2, inventory_pb2
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.dead_letters import DeadLetters
@@ -39,6 +31,7 @@ from server.admin import AdminService
 from server.calls import Calls
 from server.intake import Intake
 from server.lifecycle import Lifecycle
+from server.listener import ADMIN, INVENTORY, SERVICES, grpc_server, listen
 from server.logs import configure_logs
 from server.metrics import Metrics
 from server.overview import Overview
@@ -63,9 +56,6 @@ LEDGER_ANSWER_S = 3.0
 STOCK_DRAIN_S = 2.0
 """How long work may take that was sent to Redis and that nobody waits for any more."""
 
-INVENTORY = inventory_pb2.DESCRIPTOR.services_by_name["InventoryService"]
-ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
-SERVICES = (INVENTORY, ADMIN)
 LEDGERS = 1
 
 
@@ -101,7 +91,8 @@ class Process:
             streams_max=settings.streams_max,
         )
         servicer = health.HealthServicer()
-        self._server = _server(settings, arguments.grpc, self._calls, servicer)
+        self._server = grpc_server(settings, self._calls, servicer)
+        listen(self._server, arguments.grpc, settings)
         self._readiness = Readiness(
             servicer, self._metrics, services=[service.full_name for service in SERVICES]
         )
@@ -258,55 +249,6 @@ async def _drain(stock: Stock, log: FilteringBoundLogger) -> None:
             await stock.drain()
     except TimeoutError:
         log.warning("work_left", detail="some requests were sent to Redis and not answered")
-
-
-def _server(
-    settings: ServerSettings, address: str, calls: Calls, servicer: health.HealthServicer
-) -> grpc.aio.Server:
-    server = grpc.aio.server(
-        options=_options(settings), maximum_concurrent_rpcs=settings.grpc_calls_max
-    )
-    server.add_generic_rpc_handlers((calls,))
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    names = [service.full_name for service in SERVICES]
-    names += [health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
-    reflection.enable_server_reflection(names, server)
-    if settings.grpc_tls_cert_file:
-        server.add_secure_port(address, _credentials(settings))
-    else:
-        server.add_insecure_port(address)
-    return server
-
-
-def _options(settings: ServerSettings) -> list[tuple[str, int]]:
-    return [
-        ("grpc.so_reuseport", 1),
-        ("grpc.max_receive_message_length", settings.grpc_message_bytes_max),
-        ("grpc.max_send_message_length", settings.grpc_message_bytes_max),
-        ("grpc.max_concurrent_streams", settings.grpc_connection_calls_max),
-        ("grpc.max_connection_age_ms", settings.grpc_connection_age_s_max * 1_000),
-        ("grpc.max_connection_age_grace_ms", (settings.stream_age_s_max + 60) * 1_000),
-        # Clients may ping every 5 s, with or without calls; more often is answered by GOAWAY.
-        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # A client that is gone without a word is noticed after 40 s.
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-    ]
-
-
-def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
-    ca = settings.grpc_tls_ca_file
-    return grpc.ssl_server_credentials(
-        [
-            (
-                Path(settings.grpc_tls_key_file).read_bytes(),
-                Path(settings.grpc_tls_cert_file).read_bytes(),
-            )
-        ],
-        root_certificates=Path(ca).read_bytes() if ca else None,
-        require_client_auth=bool(ca),
-    )
 
 
 def _version() -> str:

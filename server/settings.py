@@ -1,9 +1,9 @@
 """Settings of the server, from environment variables INVENTORY_…"""
 
 import os
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from ledger.settings import LedgerSettings
 from sharding.settings import StockSettings, parse_address
@@ -31,8 +31,6 @@ class ServerSettings(StockSettings, LedgerSettings):
     grpc_message_bytes_max: Annotated[int, Field(ge=65_536, le=MESSAGE_BYTES_MAX)] = (
         MESSAGE_BYTES_MAX
     )
-    grpc_connection_calls_max: Annotated[int, Field(ge=1, le=100_000)] = 1_000
-    """Calls under way on one connection; the next ones wait in the client."""
     grpc_calls_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Calls under way in one process; the next ones end as RESOURCE_EXHAUSTED."""
     grpc_connection_age_s_max: Annotated[int, Field(ge=60, le=604_800)] = 1_800
@@ -57,11 +55,3 @@ class ServerSettings(StockSettings, LedgerSettings):
     def _address(cls, value: str) -> str:
         parse_address(value)
         return value
-
-    @model_validator(mode="after")
-    def _tls_files(self) -> Self:
-        if bool(self.grpc_tls_cert_file) != bool(self.grpc_tls_key_file):
-            raise ValueError("INVENTORY_GRPC_TLS_CERT_FILE and …_KEY_FILE go together")
-        if self.grpc_tls_ca_file and not self.grpc_tls_cert_file:
-            raise ValueError("INVENTORY_GRPC_TLS_CA_FILE needs …_CERT_FILE and …_KEY_FILE")
-        return self

@@ -1,8 +1,8 @@
 """Results of deductions as the bytes of a BatchDeductResponse, without a message object each.
 
-Measured on batches of 500: 0.27 µs an accepted item and 0.11 µs a refused one. Through protobuf's own
-objects the best ways took 0.39 µs (`results.add()`, then the fields) and 0.29 µs (prepared messages
-and `extend`). A test compares the bytes with protobuf's for answers of every kind.
+Measured in one run on batches of 500: 0.32 µs an accepted item and 0.11 µs a refused one, where the
+fastest way through protobuf's objects (`results.add()`, then the fields) took 0.37 µs and 0.36 µs. In a
+flash sale most are refused. A test compares the bytes with protobuf's for answers of every kind.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,8 @@ OUTCOMES: Mapping[Outcome, inventory_pb2.Outcome.ValueType] = {
 
 _BITS = 14
 _SPAN = 1 << _BITS
+_MASK = _SPAN - 1
+_SPAN_OF_TWO = 1 << 2 * _BITS
 
 
 def _varint(value: int) -> bytes:
@@ -45,19 +47,28 @@ class ResultEncoder:
         self._heads: dict[tuple[object, ...], bytes] = {}
 
     def results(self, answers: Sequence[Answer], invalid: Mapping[int, str]) -> bytes:
-        """The bytes of a response: `answers`, and between them the invalid items at their indexes."""
-        parts = [self._result(answer) for answer in answers]
-        for index, reason in invalid.items():
-            parts.insert(index, _element(_fields(Outcome.INVALID, reason=reason)))
-        return b"".join(parts)
+        """The bytes of a response: `answers`, and between them the invalid items at their indexes.
 
-    def _result(self, answer: Answer) -> bytes:
-        outcome, replayed, shard, available, reason = answer
-        if not available:
-            return self._heads.get(answer) or self._remember(answer, answer, b"")
-        count = _number(available)
-        key = (outcome, replayed, shard, reason, len(count))
-        return (self._heads.get(key) or self._remember(key, answer, count)) + count
+        No function is called for what was seen before: a call an item costs as much as the rest.
+        """
+        known = self._heads
+        parts: list[bytes] = []
+        for answer in answers:
+            outcome, replayed, shard, available, reason = answer
+            if available:
+                if available < _SPAN:
+                    count = _SHORT[available]
+                elif available < _SPAN_OF_TWO:
+                    count = _LOW[available & _MASK] + _SHORT[available >> _BITS]
+                else:
+                    count = _varint(available)
+                key = (outcome, replayed, shard, reason, len(count))
+                parts.append((known.get(key) or self._remember(key, answer, count)) + count)
+            else:
+                parts.append(known.get(answer) or self._remember(answer, answer, b""))
+        for index, why in invalid.items():
+            parts.insert(index, _element(_fields(Outcome.INVALID, reason=why)))
+        return b"".join(parts)
 
     def _remember(self, key: tuple[object, ...], answer: Answer, count: bytes) -> bytes:
         """All of a result but the number at its end. A parser takes fields in any order."""
@@ -72,13 +83,6 @@ class ResultEncoder:
         encoded = b"\x0a" + _varint(len(fields) + len(count)) + fields
         self._heads[key] = encoded
         return encoded
-
-
-def _number(value: int) -> bytes:
-    if value < _SPAN:
-        return _SHORT[value]
-    high = value >> _BITS
-    return _LOW[value & (_SPAN - 1)] + (_SHORT[high] if high < _SPAN else _varint(high))
 
 
 def _element(fields: bytes) -> bytes:

@@ -12,6 +12,8 @@ from worker.share import Share
 from worker.waiting import wait_until
 
 RENEWALS_PER_TTL = 4
+RENEWAL_PAUSE_MAX_S = 1.0
+"""However long leases are: this is also how soon a share is evened out."""
 RELEASE_TIMEOUT_S = 2.0
 
 log = structlog.get_logger()
@@ -30,9 +32,10 @@ class Tenancy:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`. While the ledger is away the last known share stays: it moves nothing then."""
+        pause_s = min(self._ttl_s / RENEWALS_PER_TTL, RENEWAL_PAUSE_MAX_S)
         while not stop.is_set():
             await self._renew()
-            await wait_until(stop, self._ttl_s / RENEWALS_PER_TTL)
+            await wait_until(stop, pause_s)
 
     async def end(self) -> None:
         """Give all leases back, so that others need not wait for their end."""

@@ -27,5 +27,5 @@ def _commands(stack: LocalStack) -> list[str]:
     return [
         f"{call} deduct {PRODUCT_ID} 2 --request-id my-first-order",
         f"{call} stock {PRODUCT_ID}",
-        f"{call} audit {PRODUCT_ID}",
+        f"{call} product show {PRODUCT_ID}",
     ]

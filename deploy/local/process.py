@@ -31,13 +31,16 @@ class Process:
         directory: Path,
         environment: Mapping[str, str] | None = None,
         ready: Condition | None = None,
+        sigterm_every_s: float | None = None,
     ) -> None:
+        """`sigterm_every_s` is for a program that may refuse to stop, and says so only in its log."""
         self.name = name
         self.command = tuple(command)
         self.log = log
         self._directory = directory
         self._environment = environment
         self._ready = ready
+        self._sigterm_every_s = sigterm_every_s
         self._popen: subprocess.Popen[bytes] | None = None
 
     @property
@@ -56,6 +59,8 @@ class Process:
     async def start(self, *, ready_within_s: float = READY_WITHIN_S) -> None:
         """Start it and wait until it is ready; on failure nothing of it is left running."""
         assert not self.alive, f"{self.name} runs already"
+        if self._popen is not None:
+            self.kill()  # what the last one started may outlive it for a moment, and hold its ports
         self._popen = self._spawn()
         if self._ready is None:
             return
@@ -73,10 +78,9 @@ class Process:
         """SIGTERM, and SIGKILL for whatever is left of its group after the grace."""
         if self._popen is None:
             return
-        self.terminate()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await self.wait()
+                await self._ask_to_end()
         self.kill()
 
     async def restart(self, *, grace_s: float = 10.0) -> None:
@@ -118,6 +122,12 @@ class Process:
         lines = self.log.read_text(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "(empty)")
         return f"last line of {self.log}: {last}"
+
+    async def _ask_to_end(self) -> None:
+        while self.alive:
+            self.terminate()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.wait(), timeout=self._sigterm_every_s)
 
     async def _ready_or_ended(self) -> bool:
         assert self._ready is not None

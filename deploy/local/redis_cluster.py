@@ -37,6 +37,8 @@ class RedisNode:
             log=directory / "logs" / f"{name}.log",
             directory=directory,
             ready=self.answers,
+            # A node that was just copied to does not stop before its first append-only file is whole.
+            sigterm_every_s=0.2,
         )
 
     def _own_settings(self) -> list[str]:

@@ -233,7 +233,8 @@ class LocalStack:
             [sys.executable, *arguments],
             log=self.directory / "logs" / f"{name}.log",
             directory=PROJECT,
-            environment={**self.environment(), **(environment or {})},
+            # Unbuffered, so that a log ends with the last thing that happened.
+            environment={**self.environment(), "PYTHONUNBUFFERED": "1", **(environment or {})},
             ready=ready,
         )
 

@@ -35,7 +35,7 @@ Call = Callable[[bytes], Coroutine[None, None, bytes]]
 class LoadPlan:
     """What to send. `rate` above 0: that many unary calls a second at times fixed beforehand."""
 
-    targets: Sequence[str]
+    target: str
     shape: str
     product_id: int
     size: int = 1
@@ -43,7 +43,7 @@ class LoadPlan:
     in_flight: int
     """Calls at a time, or messages at a time on each stream."""
     channels: int
-    """Connections to each target; a stream has one of its own."""
+    """Connections; a stream has one of its own."""
     warm_up_s: float
     seconds: float
     rate: float = 0.0
@@ -54,9 +54,7 @@ class LoadPlan:
 async def measure(plan: LoadPlan) -> Measured:
     """Carry out a plan."""
     channels = [
-        grpc.aio.insecure_channel(target, options=OPTIONS)
-        for _ in range(plan.channels)
-        for target in plan.targets
+        grpc.aio.insecure_channel(plan.target, options=OPTIONS) for _ in range(plan.channels)
     ]
     try:
         await asyncio.gather(*(channel.channel_ready() for channel in channels))
@@ -75,7 +73,7 @@ async def _closed_loop(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> 
         lanes = [
             _call_lane(_call(plan.shape, channel), _template(plan), collector)
             for channel in channels
-            for _ in range(plan.in_flight // len(channels))
+            for _ in range(plan.in_flight // plan.channels)
         ]
     window = await collector.measure(lanes, warm_up_s=plan.warm_up_s, seconds=plan.seconds)
     return _counted(plan.shape, window)
@@ -128,26 +126,27 @@ async def _open_loop(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> Me
         collector.take(await calls[number % len(calls)](template.fresh()))
         histogram.record_value(max(1, int((time.perf_counter() - due_s) * 1_000_000)))
 
-    await _at_their_times([0.0], send)  # connections and caches are warm from here on
+    choice = random.Random(plan.seed)
+    await _at_their_times(arrivals_s(choice, plan.rate, plan.warm_up_s), send)
+    collector.answers.clear()
     histogram.reset()
     start_s, before = time.perf_counter(), collector.cpu_s()
-    await _at_their_times(_arrivals_s(plan), send)
+    await _at_their_times(arrivals_s(choice, plan.rate, plan.seconds), send)
     elapsed_s = time.perf_counter() - start_s
-    window = Window(collector.answers[1:], elapsed_s, since(before, collector.cpu_s()))
+    window = Window(collector.answers, elapsed_s, since(before, collector.cpu_s()))
     return _counted(UNARY, window, _percentiles_ms(histogram))
 
 
-def _arrivals_s(plan: LoadPlan) -> list[float]:
-    """Times of independent callers, from the start on."""
-    choice = random.Random(plan.seed)
-    arrivals, now_s = [], 0.0
-    while (now_s := now_s + choice.expovariate(plan.rate)) < plan.seconds:
-        arrivals.append(now_s)
+def arrivals_s(choice: random.Random, rate: float, seconds: float) -> list[float]:
+    """When callers who know nothing of each other come, `rate` a second; at least one comes."""
+    arrivals = [choice.expovariate(rate)]
+    while arrivals[-1] < seconds:
+        arrivals.append(arrivals[-1] + choice.expovariate(rate))
     return arrivals
 
 
 async def _at_their_times(
-    arrivals_s: Sequence[float], send: Callable[[int, float], Coroutine[None, None, None]]
+    arrivals: Sequence[float], send: Callable[[int, float], Coroutine[None, None, None]]
 ) -> None:
     """Start each send at its time and wait for all of them.
 
@@ -161,13 +160,13 @@ async def _at_their_times(
         sends.append(loop.create_task(send(number, due_s), name="send"))
 
     def keep_time() -> None:
-        for number, arrival_s in enumerate(arrivals_s):
+        for number, arrival_s in enumerate(arrivals):
             due_s = start_s + arrival_s
             time.sleep(max(0.0, due_s - time.perf_counter()))
             loop.call_soon_threadsafe(begin, number, due_s)
 
     await asyncio.to_thread(keep_time)
-    while len(sends) < len(arrivals_s):
+    while len(sends) < len(arrivals):
         await asyncio.sleep(0)
     await asyncio.gather(*sends)
 

@@ -35,7 +35,9 @@ def program(directory: Path, code: str, *, flag: Path | None = None) -> Process:
 
 
 async def test_one_that_ends_at_start_is_reported_with_its_last_line(tmp_path: Path) -> None:
-    process = program(tmp_path, "print('starting'); raise SystemExit('no such database')")
+    process = program(
+        tmp_path, "print('starting', flush=True); raise SystemExit('no such database')"
+    )
     with pytest.raises(StackError) as failure:
         await process.start()
     assert str(failure.value) == (

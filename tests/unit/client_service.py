@@ -3,6 +3,8 @@
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -45,6 +47,7 @@ class Inventory:
     def __init__(self) -> None:
         self.products: dict[int, Product] = {}
         self.faults: deque[Fault] = deque()
+        self.other_faults: deque[Fault] = deque()
         self.item_answers: defaultdict[str, deque[inventory_pb2.DeductResponse]] = defaultdict(
             deque
         )
@@ -83,10 +86,8 @@ class Inventory:
 
     def fail_next(self, context: grpc.ServicerContext) -> None:
         """The next fault, in calls that are no deductions."""
-        with self._lock:
-            fault = self.faults.popleft() if self.faults else None
-        if fault:
-            fail(context, fault)
+        if self.other_faults:
+            fail(context, self.other_faults.popleft())
 
     def _deduct(self, request: inventory_pb2.DeductRequest) -> inventory_pb2.DeductResponse:
         with self._lock:
@@ -212,12 +213,12 @@ class OperatorSide(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.CloseResponse(product=self._row(request.product_id))
 
     def Restock(self, request, context):  # noqa: N802
-        self._inventory.fail_next(context)
         replayed = request.request_id in self._inventory.changes
         self._inventory.changes.add(request.request_id)
         if not replayed:
             self._inventory.products[request.product_id].available += request.quantity
             self._inventory.products[request.product_id].total += request.quantity
+        self._inventory.fail_next(context)
         return admin_pb2.RestockResponse(replayed=replayed)
 
     def Remove(self, request, context):  # noqa: N802
@@ -250,10 +251,21 @@ class Health:
         self.servicer.set("", statuses.SERVING if serving else statuses.NOT_SERVING)
 
 
-def add_to(server: grpc.Server | grpc.aio.Server, inventory: Inventory, own_health: Health) -> None:
+@contextmanager
+def serving(inventory: Inventory, own_health: Health) -> Iterator[str]:
+    """The address of a real server in threads of this process."""
+    server = grpc.server(ThreadPoolExecutor(32))
     inventory_pb2_grpc.add_InventoryServiceServicer_to_server(OrderSide(inventory), server)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(OperatorSide(inventory), server)
     health_pb2_grpc.add_HealthServicer_to_server(own_health.servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        inventory.released.set()
+        inventory.gate.set()
+        server.stop(grace=0).wait()
 
 
 def fail(context: grpc.ServicerContext, fault: Fault) -> NoReturn:

@@ -1,8 +1,7 @@
 """The asyncio client against a real server in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import pytest
@@ -27,7 +26,7 @@ from inventory.client import (
     UserLimit,
 )
 from inventory.v1 import inventory_pb2
-from tests.unit.client_service import Fault, Health, Inventory, Product, add_to, answers
+from tests.unit.client_service import Fault, Health, Inventory, Product, answers, serving
 
 PATIENT = RetryPolicy(deadline_s=30.0, try_timeout_s=20.0, pause_s=0.001, pause_s_max=0.002)
 BRIEF = RetryPolicy(deadline_s=30.0, try_timeout_s=20.0, pause_s=0.001, tries_max=3)
@@ -45,15 +44,9 @@ def inventory() -> Inventory:
 
 
 @pytest.fixture
-async def target(inventory: Inventory) -> AsyncIterator[str]:
-    server = grpc.aio.server(migration_thread_pool=ThreadPoolExecutor(32))
-    add_to(server, inventory, Health())
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield f"127.0.0.1:{port}"
-    inventory.released.set()
-    inventory.gate.set()
-    await server.stop(0)
+def target(inventory: Inventory) -> Iterator[str]:
+    with serving(inventory, Health()) as address:
+        yield address
 
 
 @pytest.fixture
@@ -361,7 +354,7 @@ async def test_reads_and_corrections_come_back_as_records(client, inventory):
 
 
 async def test_a_lost_reply_restocks_once(client, inventory):
-    inventory.faults.append(Fault(code=grpc.StatusCode.DEADLINE_EXCEEDED))
+    inventory.other_faults.append(Fault(grpc.StatusCode.DEADLINE_EXCEEDED))
     await client.restock(1, 5)
     assert inventory.products[1].total == 1_000_005
 
@@ -372,7 +365,7 @@ async def test_a_removal_of_more_than_there_is_is_refused(client):
 
 
 async def test_a_read_without_answer_leaves_no_doubt(target, inventory):
-    inventory.faults.extend([Fault()] * 3)
+    inventory.other_faults.extend([Fault()] * 3)
     async with AsyncInventoryClient(target, policy=BRIEF) as client:
         with pytest.raises(Unavailable) as caught:
             await client.get_stock(1)

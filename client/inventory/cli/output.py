@@ -69,9 +69,11 @@ def sentence_of(error: InventoryError) -> str:
 
 def print_stock(stock: Stock) -> None:
     out = console()
-    out.print(shard_table(stock))
+    if stock.shards:
+        out.print(shard_table(stock))
     out.print(equation(stock))
-    out.print(f"status {stock.status}, layout {stock.layout_version}{_remarks(stock)}")
+    where = f"product {stock.product_id}: status {stock.status}, layout {stock.layout_version}"
+    out.print(where + _remarks(stock))
 
 
 def equation(stock: Stock) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import grpc
 
@@ -20,6 +21,9 @@ FAREWELL_S = 2.0
 _Call = grpc.aio.StreamStreamCall[
     inventory_pb2.StreamDeductRequest, inventory_pb2.StreamDeductResponse
 ]
+_ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+"""What writing raises on a call that has just ended."""
+
 _Answer = inventory_pb2.StreamDeductResponse | Failure
 
 
@@ -74,7 +78,8 @@ class _Pipe:
 
     async def close(self) -> None:
         if not self.broken:
-            await self._call.done_writing()
+            with suppress(*_ENDED):
+                await self._call.done_writing()
             await asyncio.wait({self._reader}, timeout=FAREWELL_S)
         self._call.cancel()
         await asyncio.wait({self._reader})
@@ -88,7 +93,7 @@ class _Pipe:
             self._waiting.append(answer)
             try:
                 await self._call.write(request)
-            except (grpc.RpcError, asyncio.InvalidStateError):
+            except _ENDED:
                 self.broken = True  # the reader learns why, and tells those who wait
         return answer
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import uuid4
 
-from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # has no stubs
+from grpc_health.v1 import health_pb2
 
 from inventory.client.failures import Failure, error_of
 from inventory.client.outcomes import Resolution, Resolved

@@ -38,17 +38,17 @@ became of the copy that they answer."""
 class Ticket:
     """One request on its way to an answer."""
 
-    __slots__ = ("_attempt", "_doubtful", "_request", "asked_s", "deduction", "open")
+    __slots__ = ("_doubtful", "_request", "asked_s", "deduction", "open")
 
     def __init__(self, item: DeductItem) -> None:
         made = item.request_id is None
-        self._attempt = item.attempt if item.attempt is not None else int(made)
         self._request = inventory_pb2.DeductRequest(
             request_id=uuid4().hex if item.request_id is None else item.request_id,
             product_id=item.product_id,
             quantity=item.quantity,
             order_id=item.order_id,
             user_id=item.user_id,
+            attempt=int(made) if item.attempt is None else item.attempt,
         )
         self._doubtful = False
         self.open = True
@@ -56,9 +56,13 @@ class Ticket:
         self.deduction = self._word(Outcome.NOT_EXECUTED, reason="NOT_SENT")
 
     def request(self, tries: int) -> inventory_pb2.DeductRequest:
-        """The message of the next try, after so many that failed."""
-        self._request.attempt = max(2, self._attempt + tries) if tries else self._attempt
-        return self._request
+        """The message of the next try, after so many that failed; no two tries share one."""
+        if not tries:
+            return self._request
+        again = inventory_pb2.DeductRequest()
+        again.CopyFrom(self._request)
+        again.attempt = max(2, self._request.attempt + tries)
+        return again
 
     def answered(self, response: inventory_pb2.DeductResponse) -> None:
         """Takes what the service said about this request."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
-from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # has no stubs
+from grpc_health.v1 import health_pb2
 
 from inventory.v1 import admin_pb2, inventory_pb2
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
+from grpc_health.v1 import health_pb2
 
 from inventory.client.calls import Calls, Watch
 from inventory.client.channels import CHANNELS, open_channel
@@ -18,6 +19,7 @@ from inventory.client.outcomes import Deduction, DeductItem, Resolved
 from inventory.client.records import Cluster, LoadedProduct, NewProduct, Product, ProductPage, Stock
 from inventory.client.retrier import Retrier
 from inventory.client.retry import FOR_CALLS, RetryPolicy
+from inventory.client.rpcs import HEALTH_CHECK
 from inventory.client.steps import AnySend, Steps, T
 from inventory.client.sync_stream import DeductStream
 from inventory.client.sync_transport import Lane, completed
@@ -66,12 +68,12 @@ class InventoryClient:
 
     def wait_ready(self, timeout_s: float) -> None:
         """Returns when a connection stands; raises Unavailable, reason UNREACHABLE, else."""
-        ready = grpc.channel_ready_future(self._lanes[0].channel)
+        check = self._lanes[0].unary(HEALTH_CHECK)
         try:
-            ready.result(timeout=timeout_s)
-        except grpc.FutureTimeoutError as error:
-            ready.cancel()
-            raise Unavailable(NO_CONNECTION, reason=UNREACHABLE) from error
+            check(health_pb2.HealthCheckRequest(), timeout=timeout_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise Unavailable(NO_CONNECTION, reason=UNREACHABLE) from error
 
     def deduct(
         self,

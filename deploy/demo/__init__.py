@@ -1,0 +1,1 @@
+"""One flash sale with accidents, and its balance: `python -m deploy.demo`."""

@@ -1,0 +1,108 @@
+"""What the acceptance tests drive: a stack, clients of it, and the balance of a product."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from itertools import count
+from types import TracebackType
+from typing import Self
+
+from deploy.demo.readings import LedgerReading, read_ledger
+from deploy.local.process import Process
+from deploy.local.stack import LocalStack
+from deploy.local.waiting import until
+from inventory.client import AsyncInventoryClient, NewProduct, RetryPolicy, Stock
+
+SERVERS = WORKERS = (0, 1)
+OPEN_WITHIN_S = 20.0
+DRAINED_WITHIN_S = 30.0
+PATIENT = RetryPolicy(deadline_s=60.0, try_timeout_s=30.0)
+"""A caller that only gives up when something is broken for good."""
+
+_product_ids = count(1)
+
+
+class Shop:
+    """Two servers, two workers; `clients` has one client a server."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self.stack = stack
+        self._on_close = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self.clients = [await self.client(self.stack.grpc_address(each)) for each in SERVERS]
+        # One caller that goes to the first server, and to the other one when that is away.
+        addresses = ",".join(self.stack.grpc_address(each) for each in SERVERS)
+        self.caller = await self.client(f"ipv4:{addresses}")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._on_close.aclose()
+
+    async def client(self, target: str) -> AsyncInventoryClient:
+        """A client that lives as long as the shop."""
+        made = AsyncInventoryClient(target, policy=PATIENT)
+        return await self._on_close.enter_async_context(made)
+
+    async def start(self) -> None:
+        """Start everything and wait until every partition takes sales."""
+        await self.start_workers()
+        for number in SERVERS:
+            await self.stack.start_server(number)
+
+        async def all_open() -> bool:
+            return all(each.open for each in (await self.caller.get_cluster()).partitions)
+
+        await until(all_open, what="all partitions are open", within_s=OPEN_WITHIN_S)
+
+    async def start_workers(self) -> None:
+        for number in WORKERS:
+            await self.stack.start_worker(number)
+
+    async def on_sale(self, total: int, *, shards: int = 6) -> int:
+        """A new product on sale; returns its id."""
+        product_id = next(_product_ids)
+        await self.caller.put_product(
+            NewProduct(product_id=product_id, total_stock=total, buffer_percent=0, shards=shards)
+        )
+        await self.caller.load([product_id])
+        return product_id
+
+    async def drained(self, product_id: int) -> tuple[Stock, LedgerReading]:
+        """Both sides of a product when the ledger has applied all events."""
+
+        async def nothing_waits() -> bool:
+            return not any(each.backlog for each in (await self.caller.get_cluster()).partitions)
+
+        await until(nothing_waits, what="the ledger has all events", within_s=DRAINED_WITHIN_S)
+        return await self.caller.get_stock(product_id), await read_ledger(self.stack, product_id)
+
+    async def assert_balanced(self, product_id: int, *, accepted: dict[str, int]) -> None:
+        """Redis, MySQL and what callers were told agree, request by request and unit by unit."""
+        stock, ledger = await self.drained(product_id)
+        assert stock.total == stock.accounted
+        assert ledger.deductions == accepted
+        assert ledger.deduction_rows == len(accepted)
+        sold = sum(accepted.values())
+        assert (stock.sold, ledger.product.sold, ledger.shards.sold) == (sold, sold, sold)
+        for counts in (ledger.product, ledger.shards):
+            assert (counts.total, counts.available, counts.held) == (
+                stock.total,
+                stock.available,
+                stock.held,
+            )
+
+
+async def ended(process: Process, *, within_s: float) -> int:
+    """The exit code of a process that is on its way out."""
+    async with asyncio.timeout(within_s):
+        return await process.wait()
+
+
+def ids(prefix: str, number: int) -> Sequence[str]:
+    return [f"{prefix}-{each}" for each in range(number)]

@@ -1,0 +1,151 @@
+"""`inventoryctl` as the README shows it, and what it says when something is wrong."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.shop import Shop
+
+PROGRAM = shutil.which("inventoryctl", path=str(Path(sys.executable).parent))
+NOBODY = "127.0.0.1:9"
+"""Nothing listens on the discard port here."""
+REFUSED, USAGE, REJECTED, UNAVAILABLE = 1, 2, 3, 4
+
+_product_ids = map(str, count(900_001))
+
+
+class Result:
+    """What one run came to."""
+
+    def __init__(self, run: subprocess.CompletedProcess[str]) -> None:
+        self.code = run.returncode
+        self.output = run.stdout
+        self.complaint = run.stderr
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The one JSON object that it printed."""
+        (line,) = self.output.splitlines()
+        return dict(json.loads(line))
+
+
+async def inventoryctl(target: str, *arguments: str) -> Result:
+    assert PROGRAM is not None, "the client is not installed: make install"
+    command = [PROGRAM, "--target", target, *arguments]
+    run = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=False
+    )
+    return Result(run)
+
+
+@pytest.fixture
+def target(shop: Shop) -> str:
+    return shop.stack.grpc_address()
+
+
+@pytest.fixture
+async def product(target: str) -> str:
+    """On sale with 100 units in 6 shards, put there by the commands of the README."""
+    product_id = next(_product_ids)
+    put = await inventoryctl(
+        target, "product", "put", product_id, "--name", "Gold watch",
+        "--total", "100", "--shards", "6", "--buffer-percent", "0",
+    )  # fmt: skip
+    load = await inventoryctl(target, "product", "load", product_id)
+    assert (put.code, load.code) == (0, 0), put.complaint + load.complaint
+    return product_id
+
+
+async def test_a_repeated_deduction_says_the_same_and_takes_nothing_twice(
+    target: str, product: str
+) -> None:
+    deduct = ("--json", "deduct", product, "2", "--request-id", "r1")
+    first, again = await inventoryctl(target, *deduct), await inventoryctl(target, *deduct)
+    assert (first.code, again.code) == (0, 0)
+    assert first.message["outcome"] == "OUTCOME_DEDUCTED"
+    assert not first.message["replayed"]
+    assert again.message == {**first.message, "replayed": True}
+    stock = (await inventoryctl(target, "stock", product, "--json")).message
+    assert (stock["available"], stock["sold"], stock["total"]) == (98, 2, 100)
+    assert sum(shard["available"] for shard in stock["shards"]) == 98
+
+
+async def test_the_ledgers_row_and_the_balance_of_a_simulated_sale(
+    target: str, product: str
+) -> None:
+    show = await inventoryctl(target, "--json", "product", "show", product)
+    sale = await inventoryctl(target, "--json", "simulate", product, "--buyers", "150")
+    doctor = await inventoryctl(target, "--json", "doctor")
+    assert (show.code, sale.code, doctor.code) == (0, 0, 0)
+    assert show.message["status"] == "PRODUCT_STATUS_OPEN"
+    assert (show.message["total_stock"], show.message["shards"]) == (100, 6)
+    assert (sale.message["accepted"], sale.message["refused"]) == (100, 50)
+    assert sale.message["balanced"]
+    assert doctor.message["healthy"]
+
+
+async def test_people_read_sentences_and_tables(target: str, product: str) -> None:
+    deducted = await inventoryctl(target, "deduct", product, "2", "--request-id", "people")
+    stock = await inventoryctl(target, "stock", product)
+    listed = await inventoryctl(target, "product", "list", "--after", str(int(product) - 1))
+    assert "deducted 2 of product" in deducted.output
+    assert "total 100 = available 98" in stock.output
+    assert "Gold watch" in listed.output
+
+
+async def test_a_refusal_for_shortage_has_an_exit_code_of_its_own(
+    target: str, product: str
+) -> None:
+    refused = await inventoryctl(target, "--json", "deduct", product, "101")
+    assert refused.code == REFUSED
+    assert refused.message["outcome"] == "OUTCOME_INSUFFICIENT_STOCK"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("deduct", "1", "none"), USAGE),
+        (("deduct", "1"), USAGE),
+        (("no-such-command",), USAGE),
+        (("deduct", "1", "0"), REJECTED),
+        (("deduct", "-1", "1"), USAGE),
+        (("deduct", "1", "1", "--request-id", "not an id"), REJECTED),
+        (("product", "show", "987654321"), REJECTED),
+        (("product", "load", "987654321"), REJECTED),
+        (("product", "put", "987654321", "--total", "1", "--shards", "7"), REJECTED),
+        (("stock", "987654321"), REJECTED),
+    ],
+    ids=str,
+)
+async def test_bad_input_is_one_clear_line(
+    target: str, arguments: tuple[str, ...], code: int
+) -> None:
+    result = await inventoryctl(target, *arguments)
+    assert result.code == code
+    assert result.output == ""
+    assert_one_line(result)
+    as_json = await inventoryctl(target, "--json", *arguments)
+    assert as_json.code == code
+    assert as_json.message["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("stock", "1"), ("deduct", "1", "1"), ("product", "show", "1"), ("simulate", "1")]
+)
+async def test_a_service_that_is_not_there_is_one_clear_line(arguments: tuple[str, ...]) -> None:
+    result = await inventoryctl(NOBODY, *arguments)
+    assert result.code == UNAVAILABLE
+    assert_one_line(result)
+
+
+def assert_one_line(result: Result) -> None:
+    (line,) = result.complaint.splitlines()
+    assert line.startswith("inventoryctl: ")
+    assert "Traceback" not in result.complaint

@@ -1,0 +1,137 @@
+"""Workers that die at every step, and two that think they own the same partitions."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+
+from deploy.local.process import Process
+from deploy.local.waiting import until
+from ledger.failpoints import VARIABLE as FAILPOINTS
+from sharding import keys
+from tests.acceptance.shop import WORKERS, Shop, ended, ids
+
+FIRST, SECOND, LAST = 2, 3, 4
+BUYERS = 20
+PLENTY = 1_000_000
+STOP_GRACE_S = 12.0
+DIES_WITHIN_S = 30.0
+QUICK_TO_REPLACE = {"INVENTORY_LEASE_TTL_S": "1"}
+NOTHING_KEPT = {"INVENTORY_TRIM_LAG_S": "0"}
+PARTITIONS = 48
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def no_other_workers(shop: Shop) -> AsyncIterator[None]:
+    for number in WORKERS:
+        await shop.stack.workers[number].stop(grace_s=STOP_GRACE_S)
+    yield
+    await shop.start_workers()
+
+
+async def start(
+    shop: Shop, number: int, *, dies_at: str = "", settings: Mapping[str, str] | None = None
+) -> Process:
+    environment = {**QUICK_TO_REPLACE, **(settings or {}), FAILPOINTS: dies_at}
+    return await shop.stack.start_worker(number, environment=environment)
+
+
+async def sell(shop: Shop, product_id: int, prefix: str) -> dict[str, int]:
+    """Buyers one after the other, so that their events are many."""
+    for request_id in ids(prefix, BUYERS):
+        answer = await shop.caller.deduct(product_id, 1, request_id=request_id)
+        assert answer.accepted
+    return dict.fromkeys(ids(prefix, BUYERS), 1)
+
+
+async def sell_until_killed(shop: Shop, product_id: int, worker: Process) -> dict[str, int]:
+    """Buyers one after the other while the worker lives, so that it has more than one batch."""
+    sold: dict[str, int] = {}
+    async with asyncio.timeout(DIES_WITHIN_S):
+        while worker.alive:
+            sold |= await sell(shop, product_id, f"before-{len(sold)}")
+    assert worker.exit_code == -signal.SIGKILL
+    return sold
+
+
+async def until_killed(worker: Process) -> None:
+    assert await ended(worker, within_s=DIES_WITHIN_S) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "worker.before_read=kill@20",
+        "worker.after_read=kill@2",
+        "worker.before_insert=kill@2",
+        "worker.after_insert=kill@2",
+        "worker.before_commit=kill@2",
+        "worker.after_commit=kill@2",
+    ],
+)
+async def test_a_worker_that_dies_there_leaves_each_event_applied_once(
+    shop: Shop, place: str
+) -> None:
+    product = await shop.on_sale(PLENTY)
+    victim = await start(shop, FIRST, dies_at=place)
+    before = await sell_until_killed(shop, product, victim)
+    successor = await start(shop, SECOND)
+    after = await sell(shop, product, "after")
+    await shop.assert_balanced(product, accepted={**before, **after})
+    await successor.stop(grace_s=STOP_GRACE_S)
+
+
+async def test_a_worker_that_wakes_up_without_its_leases_applies_nothing_twice(shop: Shop) -> None:
+    product = await shop.on_sale(PLENTY)
+    sleeper = await start(shop, FIRST)
+    sold = await sell(shop, product, "awake")
+    sleeper.pause()
+    sold |= await sell(shop, product, "asleep")
+    successor = await start(shop, SECOND)
+    await shop.assert_balanced(product, accepted=sold)
+    sleeper.resume()
+    sold |= await sell(shop, product, "both")
+    await shop.assert_balanced(product, accepted=sold)
+    for worker in (sleeper, successor):
+        await worker.stop(grace_s=STOP_GRACE_S)
+
+
+async def test_workers_that_die_while_trimming_lose_nothing_and_an_idle_stream_goes_on(
+    shop: Shop,
+) -> None:
+    product = await shop.on_sale(PLENTY)
+    victims = [
+        await start(shop, number, dies_at=place, settings=NOTHING_KEPT)
+        for number, place in ((FIRST, "worker.before_trim=kill"), (SECOND, "worker.after_trim=kill"))
+    ]
+    sold = await sell(shop, product, "trimmed")
+    for victim in victims:
+        await until_killed(victim)
+    successor = await start(shop, LAST, settings=NOTHING_KEPT)
+    await shop.assert_balanced(product, accepted=sold)
+    await until_only_anchors_are_left(shop)
+    late = await shop.caller.deduct(product, 1, request_id="late")
+    assert late.accepted
+    await shop.assert_balanced(product, accepted={**sold, "late": 1})
+    await successor.stop(grace_s=STOP_GRACE_S)
+
+
+async def until_only_anchors_are_left(shop: Shop) -> None:
+    """No stream has more than the entry at its checkpoint: nothing was sold for a while."""
+    streams = {keys.events(tag, 0) for tag in keys.tags(PARTITIONS)}
+
+    async def trimmed() -> bool:
+        return await longest(shop, streams) == 1
+
+    await until(trimmed, what="streams are trimmed", within_s=DIES_WITHIN_S)
+
+
+async def longest(shop: Shop, streams: set[str]) -> int:
+    lengths = []
+    for node in shop.stack.redis:
+        if await node.is_master():
+            mine = streams & set(await node.call("KEYS", "inv:*:events:*"))
+            lengths += [await node.call("XLEN", stream) for stream in mine]
+    assert len(lengths) == len(streams)
+    return max(lengths)

@@ -1,0 +1,259 @@
+"""Transactions under everything that a server, a rival or a caller can do to them."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from ledger.database import Database, Transaction
+from ledger.errors import LedgerError, LedgerUnavailableError, SchemaError
+from ledger.metrics import LedgerMetrics
+from ledger.settings import MysqlUrl
+from tests.ledger.conftest import NewProduct, fetch, new_metrics, write
+from tests.ledger.proxy import MysqlProxy
+
+ADD_ONE = "UPDATE product_inventory SET low_stock = low_stock + 1 WHERE product_id = %s"
+LOW_STOCK = "SELECT low_stock FROM product_inventory WHERE product_id = %s"
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+async def narrow(ledger_url: MysqlUrl, registry: CollectorRegistry) -> AsyncIterator[Database]:
+    """One connection, a second of patience with locks, its own figures."""
+    opened = Database(ledger_url, LedgerMetrics(registry), connections=1, lock_wait_s=1)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def proxy(ledger_url: MysqlUrl) -> AsyncIterator[MysqlProxy]:
+    async with MysqlProxy(ledger_url.host, ledger_url.port) as running:
+        yield running
+
+
+@asynccontextmanager
+async def through(proxy: MysqlProxy, url: MysqlUrl, **options: int) -> AsyncIterator[Database]:
+    opened = Database(dataclasses.replace(url, port=proxy.port), new_metrics(), **options)
+    yield opened
+    await opened.close()
+
+
+async def low_stock(database: Database, product_id: int) -> object:
+    return (await fetch(database, LOW_STOCK, product_id))[0][0]
+
+
+def failed(registry: CollectorRegistry, kind: str) -> float:
+    return registry.get_sample_value("inventory_ledger_errors_total", {"kind": kind}) or 0
+
+
+async def test_a_lock_wait_is_rolled_back_and_tried_again(
+    narrow: Database, database: Database, new_product: NewProduct, registry: CollectorRegistry
+) -> None:
+    held, rival = await new_product(1), await new_product(1)
+    has_lock, may_go = asyncio.Event(), asyncio.Event()
+
+    async def hold(transaction: Transaction) -> None:
+        await transaction.rows(f"{LOW_STOCK} FOR UPDATE", (held,))
+        has_lock.set()
+        await may_go.wait()
+
+    async def both(transaction: Transaction) -> None:
+        await transaction.execute(ADD_ONE, (rival,))
+        if failed(registry, "lock_wait"):
+            may_go.set()
+        await transaction.execute(ADD_ONE, (held,))
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(database.transaction(hold))
+        await has_lock.wait()
+        tasks.create_task(narrow.transaction(both))
+    assert [await low_stock(database, each) for each in (held, rival)] == [1, 1]
+    assert failed(registry, "lock_wait") == 1
+
+
+async def test_a_deadlock_ends_with_both_effects(
+    database: Database, new_product: NewProduct
+) -> None:
+    first, second = await new_product(1), await new_product(1)
+    barrier = asyncio.Barrier(2)
+
+    async def cross(here: int, there: int) -> int:
+        tries = 0
+
+        async def run(transaction: Transaction) -> None:
+            nonlocal tries
+            tries += 1
+            await transaction.execute(ADD_ONE, (here,))
+            if tries == 1:
+                await barrier.wait()
+            await transaction.execute(ADD_ONE, (there,))
+
+        await database.transaction(run)
+        return tries
+
+    tries = await asyncio.gather(cross(first, second), cross(second, first))
+    assert sorted(tries) == [1, 2]
+    assert [await low_stock(database, each) for each in (first, second)] == [2, 2]
+
+
+async def test_after_a_killed_connection_the_whole_transaction_is_done_again(
+    narrow: Database, database: Database, new_product: NewProduct
+) -> None:
+    product_id = await new_product(1)
+    tries = 0
+
+    async def run(transaction: Transaction) -> None:
+        nonlocal tries
+        tries += 1
+        await transaction.execute(ADD_ONE, (product_id,))
+        if tries == 1:
+            (connection_id,) = await transaction.row("SELECT CONNECTION_ID()") or (0,)
+            await write(database, f"KILL {connection_id}")
+        await transaction.execute(ADD_ONE, (product_id,))
+
+    await narrow.transaction(run)
+    assert (tries, await low_stock(database, product_id)) == (2, 2)
+
+
+async def test_connections_that_died_idle_cost_one_retry(
+    database: Database, registry: CollectorRegistry, ledger_url: MysqlUrl
+) -> None:
+    pool = Database(ledger_url, LedgerMetrics(registry), connections=4)
+    ids = await asyncio.gather(
+        *(fetch(pool, "SELECT CONNECTION_ID(), SLEEP(0.05)") for _ in range(4))
+    )
+    assert len({each[0][0] for each in ids}) == 4
+    for ((connection_id, _),) in ids:
+        await write(database, f"KILL {connection_id}")
+    assert await fetch(pool, "SELECT 1") == [(1,)]
+    assert failed(registry, "lost_connection") <= 1
+    await pool.close()
+
+
+async def test_a_callers_error_rolls_back_and_leaves_the_connection_clean(
+    narrow: Database, database: Database, new_product: NewProduct
+) -> None:
+    product_id = await new_product(1)
+
+    async def run(transaction: Transaction) -> None:
+        await transaction.execute(ADD_ONE, (product_id,))
+        raise LedgerError("no")
+
+    before = await fetch(narrow, "SELECT CONNECTION_ID()")
+    with pytest.raises(LedgerError, match="no"):
+        await narrow.transaction(run)
+    assert await low_stock(narrow, product_id) == 0
+    assert await fetch(narrow, "SELECT CONNECTION_ID()") == before
+
+
+async def test_after_an_error_of_any_kind_the_next_transaction_commits_nothing_of_it(
+    narrow: Database, database: Database, new_product: NewProduct
+) -> None:
+    product_id = await new_product(1)
+
+    async def run(transaction: Transaction) -> None:
+        await transaction.execute(ADD_ONE, (product_id,))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await narrow.transaction(run)
+    assert await fetch(narrow, "SELECT 1") == [(1,)]
+    assert await low_stock(database, product_id) == 0
+
+
+async def test_cancelled_calls_leave_nothing_behind(
+    database: Database, new_product: NewProduct, ledger_url: MysqlUrl
+) -> None:
+    product_id = await new_product(1)
+    pool = Database(ledger_url, new_metrics(), connections=3)
+    finished = 0
+
+    async def run(transaction: Transaction) -> None:
+        await transaction.execute(ADD_ONE, (product_id,))
+        await transaction.rows("SELECT SLEEP(0.002)")
+        await transaction.execute(ADD_ONE, (product_id,))
+
+    for delay_ms in range(1, 31):
+        try:
+            async with asyncio.timeout(delay_ms / 1_000):
+                await pool.transaction(run)
+        except TimeoutError:
+            continue
+        finished += 1
+    value = await low_stock(pool, product_id)
+    assert isinstance(value, int)
+    # A call that was cancelled while it waited for COMMIT's reply may have been committed.
+    assert value % 2 == 0
+    assert value >= 2 * finished
+    assert await fetch(pool, "SELECT 'mine'") == [("mine",)]
+    await pool.close()
+
+
+async def test_a_commit_that_never_arrived_is_done_again(
+    proxy: MysqlProxy, ledger_url: MysqlUrl, database: Database, new_product: NewProduct
+) -> None:
+    product_id = await new_product(1)
+    async with through(proxy, ledger_url) as lossy:
+        proxy.cut_before_commit = 1
+        await write(lossy, ADD_ONE, product_id)
+    assert await low_stock(database, product_id) == 1
+    assert proxy.connections == 2
+
+
+async def test_a_server_that_does_not_answer_is_given_up_in_time(
+    proxy: MysqlProxy, ledger_url: MysqlUrl
+) -> None:
+    async with through(proxy, ledger_url, timeout_ms=300) as stalled:
+        assert await fetch(stalled, "SELECT 1") == [(1,)]
+        proxy.flowing.clear()
+        with pytest.raises(LedgerUnavailableError, match="timed out"):
+            await fetch(stalled, "SELECT 1")
+        proxy.flowing.set()
+        assert await fetch(stalled, "SELECT 1") == [(1,)]
+
+
+async def test_there_are_never_more_connections_than_allowed(
+    proxy: MysqlProxy, ledger_url: MysqlUrl
+) -> None:
+    async with through(proxy, ledger_url, connections=3) as pool:
+        await asyncio.gather(*(fetch(pool, "SELECT SLEEP(0.005)") for _ in range(30)))
+        assert proxy.connections == 3
+
+
+async def test_transactions_read_what_is_committed_and_only_that(database: Database) -> None:
+    rows = await fetch(database, "SELECT @@autocommit, @@time_zone, @@sql_mode")
+    assert rows[0][:2] == (0, "+00:00")
+    assert "STRICT_ALL_TABLES" in str(rows[0][2])
+
+
+async def test_the_password_is_in_no_message(ledger_url: MysqlUrl) -> None:
+    wrong = dataclasses.replace(ledger_url, password="h0rse-battery")
+    for text in (str(wrong), repr(wrong)):
+        assert "h0rse" not in text
+    with pytest.raises(LedgerUnavailableError) as refused:
+        await fetch(Database(wrong, new_metrics()), "SELECT 1")
+    assert "h0rse" not in str(refused.value)
+
+
+async def test_tls_is_never_left_out_where_it_was_asked_for(
+    proxy: MysqlProxy, ledger_url: MysqlUrl
+) -> None:
+    strict = Database(dataclasses.replace(ledger_url, tls="on"), new_metrics())
+    (offers_tls,) = (await fetch(Database(ledger_url, new_metrics()), "SELECT @@have_ssl"))[0]
+    if offers_tls == "YES":
+        assert (await fetch(strict, "SHOW STATUS LIKE 'Ssl_cipher'"))[0][1]
+    else:
+        with pytest.raises(LedgerUnavailableError, match="TLS"):
+            await fetch(strict, "SELECT 1")
+
+
+async def test_missing_tables_are_a_matter_of_the_schema(empty: Database) -> None:
+    with pytest.raises(SchemaError, match="inventoryctl migrate"):
+        await low_stock(empty, 1)

@@ -1,0 +1,517 @@
+"""Events into the ledger: all, once, in whatever company."""
+
+import asyncio
+import dataclasses
+from collections import Counter
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from ledger.checkpoints import Checkpoints
+from ledger.database import Database
+from ledger.dead_letters import DeadLetterRow, DeadLetters
+from ledger.errors import CheckpointMovedError, PartitionsDifferError
+from ledger.failpoints import Failpoints
+from ledger.journal import Journal
+from ledger.metrics import LedgerMetrics
+from ledger.products import Products
+from ledger.raw_events import RawEvents
+from ledger.settings import MysqlUrl
+from sharding.events import EventId, Kind
+from sharding.partitions import Entry
+from tests.ledger.conftest import PARTITIONS, NewProduct, Stream, fetch, new_metrics, write
+from tests.ledger.proxy import MysqlProxy
+from tests.ledger.streams import FakeStream, chunk_of, flat, fresh_request_ids, sales_chunk
+from tests.waiting import eventually
+from worker.applier import Applier
+from worker.merge import Chunk, merge
+
+SHARD = (
+    "SELECT available, held, sold, loaded, in_transit, state, epoch FROM shard_stock "
+    "WHERE product_id = %s AND partition_id = %s"
+)
+JOURNAL_ROWS = "SELECT COUNT(*) FROM inventory_log WHERE product_id = %s"
+
+
+async def loaded(applier: Applier, stream: FakeStream, product_id: int, units: int = 1_000) -> None:
+    start = stream.position
+    await applier.apply([chunk_of(stream.partition, start, [stream.load(product_id, units)])])
+
+
+async def rows_of(database: Database, product_id: int) -> object:
+    return (await fetch(database, JOURNAL_ROWS, product_id))[0][0]
+
+
+async def letters_of(database: Database, stream: FakeStream) -> list[DeadLetterRow]:
+    letters = await DeadLetters(database).list(after=0, limit=100_000)
+    return [letter for letter in letters if letter.partition == stream.partition]
+
+
+async def assert_sold_once(
+    database: Database, products: Products, events: FakeStream, product_id: int, units: int
+) -> None:
+    row = await products.get(product_id)
+    assert (row.sold_count, await rows_of(database, product_id)) == (units, units)
+    shard = await fetch(database, SHARD, product_id, events.partition)
+    assert shard[0][2] == units
+    assert await letters_of(database, events) == []
+
+
+async def test_a_batch_is_applied_to_journal_product_shard_and_checkpoint(
+    applier: Applier,
+    database: Database,
+    products: Products,
+    checkpoints: Checkpoints,
+    new_product: NewProduct,
+    stream: Stream,
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    start = events.position
+    first, second, restock, removal = fresh_request_ids(4)
+    entries = [
+        events.opened(),
+        events.load(product_id, 1_000),
+        events.deduct(product_id, [(first, 3), (second, 4)]),
+        events.adjust(Kind.RESTOCK, product_id, 50, restock),
+        events.adjust(Kind.REMOVE, product_id, 20, removal),
+    ]
+    await applier.apply([chunk_of(events.partition, start, entries)])
+    row = await products.get(product_id)
+    assert (row.total_stock, row.available_stock, row.sold_count) == (1_030, 1_023, 7)
+    shard = await fetch(database, SHARD, product_id, events.partition)
+    assert shard == [(1_023, 0, 7, 1_030, 0, "loading", 1)]
+    journal = await fetch(
+        database,
+        "SELECT request_id, kind, type, quantity, order_id, user_id, event_number, remark "
+        "FROM inventory_log WHERE product_id = %s ORDER BY id",
+        product_id,
+    )
+    number = start.number
+    assert journal == [
+        (first, "deduct", 5, -3, 9, 7, number + 3, ""),
+        (second, "deduct", 5, -4, 9, 7, number + 3, ""),
+        (restock, "restock", 6, 50, 0, 0, number + 4, "counted again"),
+        (removal, "remove", 7, -20, 0, 0, number + 5, "counted again"),
+    ]
+    checkpoint = (await checkpoints.all())[events.partition]
+    assert (checkpoint.id, len(checkpoint.anchor)) == (events.position, 40)
+
+
+async def test_units_on_their_way_are_signed_whichever_side_is_applied_first(
+    applier: Applier, database: Database, new_product: NewProduct, stream: Stream
+) -> None:
+    product_id, donor, receiver = await new_product(200), await stream(), await stream()
+    await loaded(applier, donor, product_id, 100)
+    await loaded(applier, receiver, product_id, 100)
+    start = receiver.position
+    put = receiver.put(product_id, 30, peer=donor.partition, transfer=1)
+    await applier.apply([chunk_of(receiver.partition, start, [put])])
+    shard = await fetch(database, SHARD, product_id, receiver.partition)
+    assert shard[0][:5] == (130, 0, 0, 100, -30)
+    start = donor.position
+    take = donor.take(product_id, 30, peer=receiver.partition, transfer=1)
+    await applier.apply([chunk_of(donor.partition, start, [take])])
+    shard = await fetch(database, SHARD, product_id, donor.partition)
+    assert shard[0][:5] == (70, 0, 0, 100, 30)
+
+
+async def test_a_shard_may_give_back_more_than_it_was_loaded_with(
+    applier: Applier, products: Products, new_product: NewProduct, stream: Stream
+) -> None:
+    product_id, donor, receiver = await new_product(200), await stream(), await stream()
+    for events in (donor, receiver):
+        await loaded(applier, events, product_id, 100)
+    for events, entries in (
+        (donor, [donor.take(product_id, 100, peer=1, transfer=1), donor.close(product_id)]),
+        (receiver, [receiver.put(product_id, 100, peer=1, transfer=1), receiver.close(product_id)]),
+    ):
+        start = EventId(1, events.number - 2) if events.number > 2 else EventId(0, 0)
+        await applier.apply([chunk_of(events.partition, start, entries)])
+    assert await products.closed_shards(product_id, epoch=1) == 2
+    assert await products.closed_shards(product_id, epoch=2) == 0
+
+
+async def test_a_new_epoch_starts_the_shard_anew_within_one_batch(
+    applier: Applier, database: Database, new_product: NewProduct, stream: Stream
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    start = events.position
+    ids = fresh_request_ids(2)
+    entries = [
+        events.load(product_id, 600),
+        events.deduct(product_id, [(ids[0], 5)]),
+        events.close(product_id),
+        events.load(product_id, 400, epoch=2, layout=2),
+        events.deduct(product_id, [(ids[1], 1)], epoch=2),
+    ]
+    await applier.apply([chunk_of(events.partition, start, entries)])
+    shard = await fetch(database, SHARD, product_id, events.partition)
+    assert shard == [(399, 0, 1, 400, 0, "loading", 2)]
+
+
+async def test_one_batch_applied_by_many_is_applied_once(
+    applier: Applier,
+    products: Products,
+    database: Database,
+    new_product: NewProduct,
+    stream: Stream,
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    await loaded(applier, events, product_id)
+    chunk = sales_chunk(events, [product_id], sales=100, sales_per_event=10)
+    rivals = [Applier(Journal(database, new_metrics(), Failpoints({}))) for _ in range(6)]
+    await asyncio.gather(*(rival.apply([chunk]) for rival in rivals))
+    await assert_sold_once(database, products, events, product_id, 100)
+
+
+async def test_moves_without_a_journal_row_are_applied_once_by_many_too(
+    applier: Applier, database: Database, new_product: NewProduct, stream: Stream
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    await loaded(applier, events, product_id)
+    rivals = [Applier(Journal(database, new_metrics(), Failpoints({}))) for _ in range(6)]
+    for transfer in range(1, 21):
+        start = events.position
+        take = events.take(product_id, 10, peer=1, transfer=transfer)
+        chunk = chunk_of(events.partition, start, [take])
+        await asyncio.gather(*(rival.apply([chunk]) for rival in rivals))
+    shard = await fetch(database, SHARD, product_id, events.partition)
+    assert shard[0][:5] == (800, 0, 0, 1_000, 200)
+
+
+async def test_workers_that_overlap_apply_every_event_once(
+    applier: Applier,
+    products: Products,
+    database: Database,
+    new_product: NewProduct,
+    stream: Stream,
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    await loaded(applier, events, product_id)
+    whole = sales_chunk(events, [product_id], sales=60, sales_per_event=1)
+
+    async def work(step: int) -> None:
+        """As a worker does: read its checkpoint, apply what comes after it, until nothing does."""
+        mine = Checkpoints(database)
+        while True:
+            position = (await mine.of({whole.partition}))[whole.partition].id
+            rest = [each for each in whole.deliveries if each.entry.id > position][:step]
+            if not rest:
+                return
+            try:
+                await applier.apply([Chunk(whole.partition, position, rest)])
+            except CheckpointMovedError:
+                continue
+
+    await asyncio.gather(work(1), work(3), work(7))
+    await assert_sold_once(database, products, events, product_id, 60)
+
+
+async def test_a_moved_checkpoint_is_named_and_nothing_is_written(
+    applier: Applier, database: Database, new_product: NewProduct, stream: Stream
+) -> None:
+    product_id, here, there = await new_product(1_000), await stream(), await stream()
+    for events in (here, there):
+        await loaded(applier, events, product_id, 500)
+    chunks = [
+        sales_chunk(events, [product_id], sales=5, sales_per_event=5) for events in (here, there)
+    ]
+    await write(
+        database,
+        "UPDATE stream_checkpoint SET number = number + 100 WHERE partition_id = %s",
+        there.partition,
+    )
+    there.number += 99
+    with pytest.raises(CheckpointMovedError) as moved:
+        await applier.apply(chunks)
+    assert moved.value.partitions == {there.partition}
+    assert await rows_of(database, product_id) == 0
+
+
+async def test_a_commit_whose_reply_was_lost_is_not_done_twice(
+    applier: Applier,
+    products: Products,
+    ledger_url: MysqlUrl,
+    database: Database,
+    new_product: NewProduct,
+    stream: Stream,
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    await loaded(applier, events, product_id)
+    async with MysqlProxy(ledger_url.host, ledger_url.port) as proxy:
+        lossy = Database(dataclasses.replace(ledger_url, port=proxy.port), new_metrics())
+        mine = Applier(Journal(lossy, new_metrics(), Failpoints({})))
+        for lost in ("cut_after_commit", "cut_before_commit"):
+            setattr(proxy, lost, 1)
+            chunk = sales_chunk(events, [product_id], sales=10, sales_per_event=5)
+            await mine.apply([chunk])
+            assert getattr(proxy, lost) == 0
+        await lossy.close()
+    row = await products.get(product_id)
+    assert (row.sold_count, await rows_of(database, product_id)) == (20, 20)
+
+
+async def test_a_second_effect_is_set_aside_while_the_shard_follows(
+    applier: Applier,
+    products: Products,
+    database: Database,
+    new_product: NewProduct,
+    stream: Stream,
+) -> None:
+    product_id, here, there = await new_product(1_000), await stream(), await stream()
+    for events in (here, there):
+        await loaded(applier, events, product_id, 500)
+    once, twice, within = fresh_request_ids(3)
+    start = here.position
+    entry = here.deduct(product_id, [(twice, 2)])
+    await applier.apply([chunk_of(here.partition, start, [entry])])
+    start = there.position
+    entries = [
+        there.deduct(product_id, [(once, 1), (twice, 2)]),
+        there.deduct(product_id, [(within, 5)]),
+        there.deduct(product_id, [(within, 5)]),
+    ]
+    await applier.apply([chunk_of(there.partition, start, entries)])
+    row = await products.get(product_id)
+    assert (row.sold_count, row.available_stock) == (2 + 1 + 5, 1_000 - 8)
+    shard = await fetch(database, SHARD, product_id, there.partition)
+    assert shard[0][:3] == (500 - 13, 0, 13)
+    letters = await letters_of(database, there)
+    assert [(each.request_id, each.reason) for each in letters] == [
+        (twice, "duplicate_effect deduct of 2 units"),
+        (within, "duplicate_effect deduct of 5 units"),
+    ]
+
+
+async def test_ids_that_differ_in_case_or_trailing_bytes_are_different(
+    applier: Applier, products: Products, new_product: NewProduct, stream: Stream
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    await loaded(applier, events, product_id)
+    start = events.position
+    (base,) = fresh_request_ids(1)
+    ids = [base + tail for tail in ("a", "A", "a'", 'a"', "a\\", "a%s", "a_", "a;--")]
+    entry = events.deduct(product_id, [(each, 1) for each in ids])
+    await applier.apply([chunk_of(events.partition, start, [entry])])
+    assert (await products.get(product_id)).sold_count == len(ids)
+
+
+async def test_rubbish_among_good_events_ends_as_dead_letters(
+    applier: Applier,
+    products: Products,
+    database: Database,
+    new_product: NewProduct,
+    stream: Stream,
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    await loaded(applier, events, product_id)
+    start = events.position
+    stranger = 4_999_999
+
+    def sale_of(quantity: object) -> Entry:
+        good = events.deduct(product_id, [("never", 0)])
+        fields = dict(zip(good.fields[::2], good.fields[1::2], strict=True))
+        restock = {**fields, b"kind": b"restock", b"request": b"x", b"reason": b""}
+        restock[b"quantity"] = str(quantity).encode()
+        return good._replace(fields=tuple(part for pair in restock.items() for part in pair))
+
+    rubbish = [
+        lambda: events.entry(flat(x="")),
+        lambda: sale_of("abc"),
+        lambda: sale_of(-1),
+        lambda: sale_of(2**40),
+        lambda: events.deduct(stranger, [(fresh_request_ids(1)[0], 0 + 1)]),
+        lambda: events.entry(flat(v=99, kind="deduct")),
+        lambda: events.entry(flat(rubbish=b"\0'\\\xff" * 262_144)),
+    ]
+    events.counts[stranger] = {"available": 10, "held": 0, "sold": 0, "loaded": 10}
+    entries = []
+    for position in range(100):
+        if position % 15 == 7 and rubbish:
+            entries.append(rubbish.pop()())
+        (request_id,) = fresh_request_ids(1)
+        entries.append(events.deduct(product_id, [(request_id, 2)]))
+    assert not rubbish
+    await applier.apply([chunk_of(events.partition, start, entries)])
+    assert (await products.get(product_id)).sold_count == 200
+    letters = await letters_of(database, events)
+    reasons = Counter(letter.reason.partition(" ")[0] for letter in letters)
+    assert reasons == {"malformed": 6, "unknown_product": 1}
+    assert all(len(letter.event) <= 1_000 for letter in letters)
+    # Delivered again, as after a restart that knows less: nothing more happens.
+    await applier.apply([chunk_of(events.partition, start, entries)])
+    assert len(await letters_of(database, events)) == 7
+
+
+async def test_an_event_that_would_take_a_product_below_zero_is_isolated(
+    applier: Applier,
+    products: Products,
+    database: Database,
+    new_product: NewProduct,
+    stream: Stream,
+) -> None:
+    small, large, events = await new_product(10), await new_product(1_000), await stream()
+    for product_id in (small, large):
+        await loaded(applier, events, product_id, 500)
+    start = events.position
+    ids = fresh_request_ids(5)
+    entries = [
+        events.deduct(large, [(ids[0], 5)]),
+        events.deduct(small, [(ids[1], 6)]),
+        events.deduct(small, [(ids[2], 6)]),
+        events.deduct(small, [(ids[3], 4)]),
+        events.deduct(large, [(ids[4], 5)]),
+    ]
+    await applier.apply([chunk_of(events.partition, start, entries)])
+    assert (await products.get(large)).sold_count == 10
+    assert (await products.get(small)).sold_count == 10
+    (letter,) = await letters_of(database, events)
+    assert letter.reason.startswith("below_zero ")
+    assert letter.event_id.number == start.number + 3
+    shard = await fetch(database, SHARD, small, events.partition)
+    assert shard[0][:3] == (500 - 16, 0, 16)
+
+
+async def test_a_hundred_bad_events_do_not_hold_up_other_partitions(
+    applier: Applier,
+    products: Products,
+    database: Database,
+    new_product: NewProduct,
+    stream: Stream,
+) -> None:
+    product_id, bad, good = await new_product(1_000), await stream(), await stream()
+    await loaded(applier, good, product_id)
+    start = bad.position
+    bad.counts[4_999_998] = {"available": 1_000, "held": 0, "sold": 0, "loaded": 1_000}
+    entries = [bad.deduct(4_999_998, [(each, 1)]) for each in fresh_request_ids(100)]
+    await applier.apply(
+        [
+            chunk_of(bad.partition, start, entries),
+            sales_chunk(good, [product_id], sales=50, sales_per_event=5),
+        ]
+    )
+    assert (await products.get(product_id)).sold_count == 50
+    assert len(await letters_of(database, bad)) == 100
+
+
+async def test_a_shard_that_differs_is_told_once_until_it_changes(
+    database: Database, new_product: NewProduct, stream: Stream
+) -> None:
+    registry = CollectorRegistry()
+    applier = Applier(Journal(database, LedgerMetrics(registry), Failpoints({})))
+    product_id, events = await new_product(1_000), await stream()
+    await loaded(applier, events, product_id)
+
+    async def drifts_after_a_sale() -> float | None:
+        await applier.apply([sales_chunk(events, [product_id], sales=1, sales_per_event=1)])
+        return registry.get_sample_value("inventory_ledger_drift_total")
+
+    assert await drifts_after_a_sale() == 0
+    events.counts[product_id]["available"] -= 3
+    assert [await drifts_after_a_sale() for _ in range(3)] == [1, 1, 1]
+    events.counts[product_id]["available"] -= 1
+    assert [await drifts_after_a_sale() for _ in range(2)] == [2, 2]
+    events.counts[product_id]["available"] += 4
+    assert await drifts_after_a_sale() == 2
+
+
+async def test_a_hot_row_that_somebody_holds_delays_and_does_not_double(
+    applier: Applier,
+    products: Products,
+    ledger_url: MysqlUrl,
+    database: Database,
+    new_product: NewProduct,
+    stream: Stream,
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    await loaded(applier, events, product_id)
+    registry = CollectorRegistry()
+    impatient = Database(ledger_url, LedgerMetrics(registry), lock_wait_s=1)
+    mine = Applier(Journal(impatient, new_metrics(), Failpoints({})))
+    chunk = sales_chunk(events, [product_id], sales=20, sales_per_event=5)
+    has_lock = asyncio.Event()
+
+    async def hold(transaction: object) -> None:
+        await transaction.rows(  # type: ignore[attr-defined]
+            "SELECT 1 FROM product_inventory WHERE product_id = %s FOR UPDATE", (product_id,)
+        )
+        has_lock.set()
+        await eventually(
+            lambda: registry.get_sample_value(
+                "inventory_ledger_errors_total", {"kind": "lock_wait"}
+            )
+        )
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(database.transaction(hold))
+        await has_lock.wait()
+        tasks.create_task(mine.apply([chunk]))
+    assert (await products.get(product_id)).sold_count == 20
+    assert await rows_of(database, product_id) == 20
+    await impatient.close()
+
+
+async def test_batches_over_the_same_products_in_any_order_all_count(
+    database: Database, products: Products, new_product: NewProduct, stream: Stream
+) -> None:
+    first, second = await new_product(100_000), await new_product(100_000)
+
+    async def sell(order: list[int]) -> None:
+        mine = Applier(Journal(database, new_metrics(), Failpoints({})))
+        events = await stream()
+        for product_id in order:
+            await loaded(mine, events, product_id, 10_000)
+        for _ in range(10):
+            await mine.apply([sales_chunk(events, order, sales=20, sales_per_event=5)])
+
+    await asyncio.gather(*(sell(order) for order in ([first, second], [second, first]) * 4))
+    assert [(await products.get(each)).sold_count for each in (first, second)] == [800, 800]
+
+
+async def test_thousands_of_products_fit_one_batch(
+    applier: Applier, database: Database, stream: Stream
+) -> None:
+    events = await stream()
+    base = 6_000_000_000
+    values = ",".join(f"({base + i}, 10, 10)" for i in range(1_200))
+    await write(
+        database,
+        f"INSERT INTO product_inventory (product_id, total_stock, available_stock) VALUES {values}",
+    )
+    start = events.position
+    entries = [events.load(base + i, 10) for i in range(1_200)]
+    await applier.apply([chunk_of(events.partition, start, entries)])
+    products = [base + i for i in range(1_200)]
+    await applier.apply([sales_chunk(events, products, sales=1_200, sales_per_event=1)])
+    sold = await fetch(
+        database, "SELECT SUM(sold_count) FROM product_inventory WHERE product_id >= %s", base
+    )
+    assert sold == [(1_200,)]
+
+
+async def test_raw_entries_are_kept_and_forgotten_by_age(
+    applier: Applier, database: Database, new_product: NewProduct, stream: Stream
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    await loaded(applier, events, product_id)
+    count = "SELECT COUNT(*) FROM raw_event WHERE partition_id = %s"
+    before = (await fetch(database, count, events.partition))[0][0]
+    assert before
+    raw_events = RawEvents(database)
+    assert await raw_events.prune({events.partition}, older_than_s=3_600) == 0
+    await write(
+        database,
+        "UPDATE raw_event SET create_time = create_time - INTERVAL 2 HOUR WHERE partition_id = %s",
+        events.partition,
+    )
+    assert await raw_events.prune({events.partition}, older_than_s=3_600) == before
+
+
+async def test_the_partition_count_is_fixed_for_life(checkpoints: Checkpoints) -> None:
+    await checkpoints.prepare(PARTITIONS)
+    with pytest.raises(PartitionsDifferError, match="INVENTORY_PARTITIONS=48"):
+        await checkpoints.prepare(12)
+
+
+def test_a_batch_of_nothing_has_no_rows() -> None:
+    assert merge([]).rows == 0

@@ -1,0 +1,99 @@
+"""What the client calls things and what the contract calls them is the same."""
+
+from dataclasses import fields
+
+import pytest
+from google.protobuf import symbol_database
+from grpc_health.v1 import health_pb2
+
+from inventory.client import (
+    Cluster,
+    Deduction,
+    LoadedProduct,
+    NewProduct,
+    Outcome,
+    Partition,
+    Product,
+    ProductPage,
+    ProductStatus,
+    Resolution,
+    ShardStock,
+    Stock,
+    rpcs,
+)
+from inventory.client.records import cluster_of, loaded_of, product_of, stock_of
+from inventory.client.rpcs import Rpc
+from inventory.v1 import admin_pb2, inventory_pb2
+
+RPCS = [value for value in vars(rpcs).values() if isinstance(value, Rpc)]
+
+
+@pytest.mark.parametrize(
+    ("record", "message", "own"),
+    [
+        (Stock, inventory_pb2.Stock, set()),
+        (ShardStock, inventory_pb2.ShardStock, set()),
+        (Product, admin_pb2.Product, set()),
+        (NewProduct, admin_pb2.PutProductRequest, set()),
+        (ProductPage, admin_pb2.ListProductsResponse, set()),
+        (LoadedProduct, admin_pb2.LoadedProduct, set()),
+        (Partition, admin_pb2.Partition, set()),
+        (Cluster, admin_pb2.GetClusterResponse, set()),
+        (Deduction, inventory_pb2.DeductResponse, {"request_id", "message"}),
+    ],
+)
+def test_a_record_has_the_fields_of_its_message(record, message, own):
+    assert {field.name for field in fields(record)} - own == set(message.DESCRIPTOR.fields_by_name)
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (stock_of, inventory_pb2.Stock),
+        (product_of, admin_pb2.Product),
+        (loaded_of, admin_pb2.LoadedProduct),
+        (cluster_of, admin_pb2.GetClusterResponse),
+    ],
+)
+def test_every_number_of_a_message_arrives_in_its_own_field(read, message):
+    filled = message()
+    numbers = [
+        field.name
+        for field in message.DESCRIPTOR.fields
+        if field.cpp_type in (field.CPPTYPE_INT32, field.CPPTYPE_INT64) and not field.is_repeated
+    ]
+    for number, name in enumerate(numbers, start=1):
+        setattr(filled, name, number)
+    assert [getattr(read(filled), name) for name in numbers] == list(range(1, len(numbers) + 1))
+
+
+def test_nested_records_arrive_in_their_order():
+    shards = [inventory_pb2.ShardStock(shard=n, available=n * 2) for n in range(3)]
+    stock = stock_of(inventory_pb2.Stock(shards=shards))
+    assert [(each.shard, each.available) for each in stock.shards] == [(0, 0), (1, 2), (2, 4)]
+
+
+def test_every_outcome_but_unavailable_keeps_its_name():
+    theirs = {name.removeprefix("OUTCOME_") for name, _ in inventory_pb2.Outcome.items()}
+    ours = {outcome.name for outcome in Outcome}
+    assert ours - theirs == {"NOT_EXECUTED", "UNKNOWN"}
+    assert theirs - ours == {"UNSPECIFIED", "UNAVAILABLE"}
+
+
+def test_every_status_and_resolution_keeps_its_name():
+    statuses = {f"PRODUCT_STATUS_{each.name}" for each in ProductStatus}
+    assert statuses == set(inventory_pb2.ProductStatus.keys())
+    theirs = inventory_pb2.ResolveRequestResponse.Resolution.keys()
+    assert {f"RESOLUTION_{each.name}" for each in Resolution} == {*theirs} - {
+        "RESOLUTION_UNSPECIFIED"
+    }
+
+
+@pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.path)
+def test_a_call_is_one_of_the_contract(rpc):
+    _, service_name, method_name = rpc.path.split("/")
+    assert health_pb2.DESCRIPTOR
+    service = symbol_database.Default().pool.FindServiceByName(service_name)
+    method = service.methods_by_name[method_name]
+    assert method.input_type is rpc.request.DESCRIPTOR
+    assert method.output_type is rpc.response.DESCRIPTOR

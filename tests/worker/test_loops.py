@@ -1,0 +1,232 @@
+"""The worker's loops against partitions that fail on purpose; the ledger is real."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from ledger.checkpoints import Checkpoints
+from ledger.database import Database
+from ledger.failpoints import Failpoints
+from ledger.journal import Journal
+from ledger.migrate import migrate
+from ledger.products import Products
+from ledger.raw_events import RawEvents
+from sharding.errors import NotOpenableError, StockUnavailableError
+from sharding.events import EventId
+from sharding.outcomes import Reason
+from sharding.partitions import Checkpoint, Entry, PartitionHead
+from tests.ledger.conftest import (
+    create_database,
+    new_metrics,
+    settings_of,
+)
+from tests.ledger.streams import FakeStream, fresh_request_ids
+from tests.waiting import eventually
+from tests.worker.conftest import World
+from worker.applier import Applier
+from worker.drain import Drain
+from worker.keeper import Keeper
+from worker.metrics import WorkerMetrics
+from worker.settings import WorkerSettings
+from worker.share import Share
+
+PARTITIONS = 4
+PRODUCT = 1
+
+
+class FakePartitions:
+    """What `Partitions` does, from lists; `away` and `closed` say what fails."""
+
+    def __init__(self) -> None:
+        self.streams = [FakeStream(partition) for partition in range(PARTITIONS)]
+        self.entries: list[list[Entry]] = [[] for _ in range(PARTITIONS)]
+        self.away: set[int] = set()
+        self.closed: set[int] = set()
+        self.unreplicated: set[int] = set()
+        self.opening_attempts = 0
+        self.read_attempts = 0
+
+    def _reach(self, partition: int) -> None:
+        if partition in self.away:
+            raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{partition}")
+
+    async def head(self, partition: int) -> PartitionHead:
+        self._reach(partition)
+        stream = self.streams[partition]
+        reason = "NEW_OWNER" if partition in self.closed else ""
+        return PartitionHead(not reason, reason, stream.generation, stream.number, PARTITIONS)
+
+    async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
+        self.read_attempts += 1
+        self._reach(partition)
+        return [entry for entry in self.entries[partition] if entry.id > after][:count]
+
+    async def open(self, partition: int, checkpoints: Sequence[Checkpoint]) -> PartitionHead:
+        self.opening_attempts += 1
+        raise NotOpenableError(f"partition {partition}: behind")
+
+    async def replicated(self, partition: int) -> None:
+        self._reach(partition)
+        if partition in self.unreplicated:
+            raise StockUnavailableError(Reason.NOT_REPLICATED, f"p{partition}")
+
+    async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
+        return 0
+
+    async def rotate_records(self, partition: int, *, record_ttl_s: int) -> bool:
+        return False
+
+    def load(self, partition: int) -> None:
+        self.entries[partition].append(self.streams[partition].load(PRODUCT, 1_000))
+
+    def sell(self, partition: int, requests: int = 1) -> None:
+        sales = [(request_id, 1) for request_id in fresh_request_ids(requests)]
+        self.entries[partition].append(self.streams[partition].deduct(PRODUCT, sales))
+
+
+class Bench:
+    """One worker's loops on the fakes."""
+
+    def __init__(self, database: Database, partitions: FakePartitions) -> None:
+        self.registry = CollectorRegistry()
+        metrics, settings = WorkerMetrics(self.registry), WorkerSettings(batch_age_ms_max=0)
+        failpoints, checkpoints = Failpoints({}), Checkpoints(database)
+        self.share = Share(metrics, trim_lag_s=60)
+        applier = Applier(Journal(database, new_metrics(), failpoints))
+        self.drain = Drain(
+            self.share,
+            partitions,
+            checkpoints,
+            applier,
+            settings,
+            metrics,
+            failpoints,  # type: ignore[arg-type]
+        )
+        self.keeper = Keeper(
+            self.share,
+            partitions,  # type: ignore[arg-type]
+            checkpoints,
+            RawEvents(database),
+            settings,
+            metrics,
+            failpoints,
+        )
+        self.share.lease(frozenset(range(PARTITIONS)), float("inf"))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.drain.run(stop))
+            tasks.create_task(self.keeper.run(stop))
+            try:
+                yield
+            finally:
+                stop.set()
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"inventory_worker_{name}", labels) or 0
+
+
+@pytest.fixture
+async def database(world: World) -> AsyncIterator[Database]:
+    opened = Database(await create_database(world.mysql), new_metrics(), connections=16)
+    await migrate(opened)
+    await Checkpoints(opened).prepare(PARTITIONS)
+    await Products(opened).put(settings_of(PRODUCT, 100_000))
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def partitions() -> FakePartitions:
+    fakes = FakePartitions()
+    for partition in range(PARTITIONS):
+        fakes.load(partition)
+    return fakes
+
+
+async def sold(database: Database) -> int:
+    return (await Products(database).get(PRODUCT)).sold_count
+
+
+async def until_sold(database: Database, units: int) -> None:
+    async def is_sold() -> bool:
+        return await sold(database) == units
+
+    await eventually(is_sold)
+
+
+async def test_a_node_that_is_away_stops_only_its_own_partitions(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    partitions.away = {1}
+    async with bench.running():
+        for partition in range(PARTITIONS):
+            partitions.sell(partition, 10)
+        await until_sold(database, 30)
+        await eventually(lambda: bench.metric("partitions_fenced", reason="AWAY") == 1)
+        partitions.away = set()
+        await until_sold(database, 40)
+        await eventually(lambda: bench.metric("partitions_fenced", reason="AWAY") == 0)
+    assert bench.metric("redis_failures_total", reason="NOT_EXECUTED") >= 1
+
+
+async def test_what_no_replica_has_is_not_applied(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    partitions.unreplicated = {2}
+    async with bench.running():
+        for partition in range(PARTITIONS):
+            partitions.sell(partition, 10)
+        await until_sold(database, 30)
+        await eventually(lambda: bench.metric("redis_failures_total", reason="NOT_REPLICATED"))
+        assert (await Checkpoints(database).all())[2].id.number == 0
+        partitions.unreplicated = set()
+        await until_sold(database, 40)
+
+
+async def test_a_partition_that_cannot_be_opened_is_told_once_and_tried_more_and_more_rarely(
+    database: Database, partitions: FakePartitions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(database, partitions)
+    partitions.closed = {3}
+    async with bench.running():
+        await eventually(lambda: partitions.opening_attempts >= 2)
+        assert bench.metric("partitions_fenced", reason="NEW_OWNER") == 1
+        assert bench.metric("partitions_owned") == PARTITIONS
+    assert capsys.readouterr().out.count("partition cannot be opened") == 1
+
+
+async def test_workers_that_overlap_on_all_partitions_apply_everything_once(
+    database: Database, partitions: FakePartitions
+) -> None:
+    first, second, third = (Bench(database, partitions) for _ in range(3))
+    async with first.running(), second.running(), third.running():
+        for position in range(200):
+            partitions.sell(position % PARTITIONS)
+            await asyncio.sleep(0)
+        await until_sold(database, 200)
+    lost = sum(bench.metric("batches_lost_total") for bench in (first, second, third))
+    assert lost >= 1
+    assert await sold(database) == 200
+
+
+async def test_a_backlog_is_carried_in_batches_of_the_set_size(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    bench.drain._settings = WorkerSettings(batch_rows_max=50, batch_age_ms_max=0)
+    for partition in range(PARTITIONS):
+        for _ in range(20):
+            partitions.sell(partition, 10)
+    async with bench.running():
+        await until_sold(database, PARTITIONS * 200)
+    batches = bench.metric("batch_rows_count")
+    assert bench.metric("batch_rows_bucket", le="50.0") == batches
+    assert batches >= PARTITIONS * 200 / 50
