@@ -26,6 +26,8 @@ REQUEST_FIELDS = 4
 """Values of one request in a packed list: request_id, quantity, user_id, order_id."""
 
 ID_MAX = 2**63 - 1
+AT_MS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999: what the ledger's DATETIME holds."""
 EPOCH_MAX = 2**53 - 1
 
 
@@ -150,7 +152,7 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
     if _integer(fields, b"v", minimum=0, maximum=ID_MAX) != EVENT_VERSION:
         raise MalformedEventError(f"unknown version {_short(fields[b'v'])}")
     kind = _kind(fields)
-    at_ms = _integer(fields, b"at", minimum=0, maximum=ID_MAX)
+    at_ms = _integer(fields, b"at", minimum=0, maximum=AT_MS_MAX)
     if kind is Kind.OPENED:
         return Event(event_id, kind, at_ms)
     adjusts = kind in (Kind.RESTOCK, Kind.REMOVE)

@@ -19,9 +19,6 @@ from ledger.products import JournalKind
 from sharding.events import Event, EventId, Kind, MalformedEventError, Sale, anchor, decode
 from sharding.partitions import Checkpoint, Entry
 
-AT_MS_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999: what a DATETIME holds."""
-
 _JOURNAL_KIND = {
     Kind.DEDUCT: JournalKind.DEDUCT,
     Kind.PUT: JournalKind.DEDUCT,
@@ -68,8 +65,6 @@ def received(entry: Entry) -> Delivery:
         event = decode(entry.id, dict(zip(names, values, strict=True)))
     except (MalformedEventError, ValueError) as error:
         return Delivery(entry, None, f"malformed {error}")
-    if event.at_ms > AT_MS_MAX:
-        return Delivery(entry, None, f"malformed at out of bounds: {event.at_ms}")
     return Delivery(entry, event)
 
 

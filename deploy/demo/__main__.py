@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import random
 import secrets
+import signal
 import sys
 from contextlib import AsyncExitStack
 
@@ -18,7 +19,7 @@ from rich.progress import Progress
 from deploy.demo.accidents import kill_server_process, kill_worker
 from deploy.demo.balance import Operator, faults, terms
 from deploy.demo.history import History
-from deploy.demo.purchases import Errand, errands, purchases
+from deploy.demo.purchases import errands, purchases
 from deploy.demo.readings import read_ledger
 from deploy.demo.report import off, print_balance, print_history, progress, terminal
 from deploy.demo.shoppers import PATIENT, Shoppers
@@ -36,6 +37,8 @@ DEMAND = 1.3
 RESTOCKED_PART, REMOVED_PART = 0.05, 0.01
 RESTOCK_AT, SERVER_KILLED_AT, WORKER_KILLED_AT = 0.2, 0.35, 0.55
 """Parts of the buyers that have their answer by then."""
+OFF, INTERRUPTED = 1, 130
+"""Exit codes."""
 OPEN_WITHIN_S, DRAINED_WITHIN_S = 20.0, 60.0
 
 
@@ -123,9 +126,7 @@ class Demo:
         await self._history.reached(RESTOCK_AT)
         await client.restock(PRODUCT_ID, self._operator.restocked, reason="late delivery")
         await client.remove(PRODUCT_ID, self._operator.removed, reason="damaged")
-        self._say(
-            f"{self._operator.restocked} units restocked, {self._operator.removed} removed"
-        )
+        self._say(f"{self._operator.restocked} units restocked, {self._operator.removed} removed")
         await self._history.reached(SERVER_KILLED_AT)
         await kill_server_process(self._stack, self._say)
         await self._history.reached(WORKER_KILLED_AT)
@@ -159,15 +160,18 @@ def main() -> int:
     seed = secrets.randbelow(1_000_000) if chosen.seed is None else chosen.seed
     console = terminal()
     console.print(f"seed {seed} (the same buyers again: --seed {seed})")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops everything, as Ctrl-C does
+    wrong: list[str] = []
     try:
         wrong = asyncio.run(hold(console, units=chosen.units, seed=seed))
-    except (StackError, InventoryError) as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except* (StackError, InventoryError) as failures:
+        wrong = [str(failure) for failure in failures.exceptions]
     for sentence in wrong:
-        print(f"demo: off: {sentence}", file=sys.stderr)
+        print(f"demo: {sentence}", file=sys.stderr)
     if wrong:
-        return 1
+        return OFF
     console.print("[bold green]balanced[/]: every unit is in exactly one place")
     return 0
 

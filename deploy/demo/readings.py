@@ -83,9 +83,7 @@ async def _shards(database: Database, product_id: int) -> list[int]:
     return await database.transaction(run)
 
 
-async def _journal(
-    database: Database, product_id: int, kind: JournalKind
-) -> list[tuple[str, int]]:
+async def _journal(database: Database, product_id: int, kind: JournalKind) -> list[tuple[str, int]]:
     async def run(transaction: Transaction) -> list[tuple[str, int]]:
         rows = await transaction.rows(JOURNAL, (product_id, kind.value))
         return [(str(request_id), int(quantity)) for request_id, quantity in rows]

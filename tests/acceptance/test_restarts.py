@@ -5,13 +5,14 @@ import signal
 import pytest
 
 from inventory.client import Outcome
+from server.__main__ import STOP_SLACK_S
 from server.settings import ServerSettings
 from tests.acceptance.load import load
 from tests.acceptance.shop import SERVERS, Shop, ended
 
 PLENTY = 1_000_000
 ENDS_WITHIN_S = 10.0
-DRAIN_S_MAX = ServerSettings().drain_notice_s + ServerSettings().drain_s_max
+DRAINED_WITHIN_S = ServerSettings().drain_notice_s + ServerSettings().drain_s_max + STOP_SLACK_S
 
 
 async def test_servers_that_are_stopped_in_turn_fail_no_call(shop: Shop) -> None:
@@ -20,7 +21,7 @@ async def test_servers_that_are_stopped_in_turn_fail_no_call(shop: Shop) -> None
         for number in SERVERS:
             server = shop.stack.servers[number]
             server.terminate()
-            assert await ended(server, within_s=DRAIN_S_MAX) == 0
+            assert await ended(server, within_s=DRAINED_WITHIN_S) == 0
             await buyers.flows()
             await server.start()
     assert buyers.outcomes.keys() == {Outcome.DEDUCTED}

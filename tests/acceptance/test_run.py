@@ -29,9 +29,13 @@ async def ready_line(run: subprocess.Popen[str]) -> dict[str, Any]:
         return dict(json.loads(await asyncio.to_thread(run.stdout.readline)))
 
 
+def started(directory: Path) -> subprocess.Popen[str]:
+    command = [*RUN, "--dir", str(directory), "--processes", "2", "--workers", "2"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 async def test_a_stack_that_runs_takes_calls_and_sigterm_leaves_no_process(tmp_path: Path) -> None:
-    command = [*RUN, "--dir", str(tmp_path), "--processes", "2", "--workers", "2"]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run = started(tmp_path)
     try:
         endpoints = await ready_line(run)
         everything = family(run.pid)

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import pytest
 
@@ -21,6 +21,8 @@ QUICK_TO_REPLACE = {"INVENTORY_LEASE_TTL_S": "1"}
 NOTHING_KEPT = {"INVENTORY_TRIM_LAG_S": "0"}
 PARTITIONS = 48
 
+StartWorker = Callable[..., Awaitable[Process]]
+
 
 @pytest.fixture(scope="module", autouse=True)
 async def no_other_workers(shop: Shop) -> AsyncIterator[None]:
@@ -30,11 +32,23 @@ async def no_other_workers(shop: Shop) -> AsyncIterator[None]:
     await shop.start_workers()
 
 
-async def start(
-    shop: Shop, number: int, *, dies_at: str = "", settings: Mapping[str, str] | None = None
-) -> Process:
-    environment = {**QUICK_TO_REPLACE, **(settings or {}), FAILPOINTS: dies_at}
-    return await shop.stack.start_worker(number, environment=environment)
+@pytest.fixture
+async def start(shop: Shop) -> AsyncIterator[StartWorker]:
+    """`await start(FIRST, dies_at=…, settings=…)`; what is started ends with the test."""
+    started: dict[int, Process] = {}
+
+    async def start_worker(
+        number: int, *, dies_at: str = "", settings: Mapping[str, str] | None = None
+    ) -> Process:
+        environment = {**QUICK_TO_REPLACE, **(settings or {}), FAILPOINTS: dies_at}
+        worker = await shop.stack.start_worker(number, environment=environment)
+        started[number] = worker
+        return worker
+
+    yield start_worker
+    for number, worker in started.items():
+        await worker.stop(grace_s=STOP_GRACE_S)
+        del shop.stack.workers[number]
 
 
 async def sell(shop: Shop, product_id: int, prefix: str) -> dict[str, int]:
@@ -71,50 +85,52 @@ async def until_killed(worker: Process) -> None:
     ],
 )
 async def test_a_worker_that_dies_there_leaves_each_event_applied_once(
-    shop: Shop, place: str
+    shop: Shop, start: StartWorker, place: str
 ) -> None:
     product = await shop.on_sale(PLENTY)
-    victim = await start(shop, FIRST, dies_at=place)
+    victim = await start(FIRST, dies_at=place)
     before = await sell_until_killed(shop, product, victim)
-    successor = await start(shop, SECOND)
+    await start(SECOND)
     after = await sell(shop, product, "after")
     await shop.assert_balanced(product, accepted={**before, **after})
-    await successor.stop(grace_s=STOP_GRACE_S)
 
 
-async def test_a_worker_that_wakes_up_without_its_leases_applies_nothing_twice(shop: Shop) -> None:
+async def test_a_worker_that_wakes_up_without_its_leases_applies_nothing_twice(
+    shop: Shop, start: StartWorker
+) -> None:
     product = await shop.on_sale(PLENTY)
-    sleeper = await start(shop, FIRST)
+    sleeper = await start(FIRST)
     sold = await sell(shop, product, "awake")
+    await shop.assert_balanced(product, accepted=sold)
     sleeper.pause()
     sold |= await sell(shop, product, "asleep")
-    successor = await start(shop, SECOND)
+    await start(SECOND)
     await shop.assert_balanced(product, accepted=sold)
     sleeper.resume()
     sold |= await sell(shop, product, "both")
     await shop.assert_balanced(product, accepted=sold)
-    for worker in (sleeper, successor):
-        await worker.stop(grace_s=STOP_GRACE_S)
 
 
 async def test_workers_that_die_while_trimming_lose_nothing_and_an_idle_stream_goes_on(
-    shop: Shop,
+    shop: Shop, start: StartWorker
 ) -> None:
     product = await shop.on_sale(PLENTY)
     victims = [
-        await start(shop, number, dies_at=place, settings=NOTHING_KEPT)
-        for number, place in ((FIRST, "worker.before_trim=kill"), (SECOND, "worker.after_trim=kill"))
+        await start(number, dies_at=place, settings=NOTHING_KEPT)
+        for number, place in (
+            (FIRST, "worker.before_trim=kill"),
+            (SECOND, "worker.after_trim=kill"),
+        )
     ]
     sold = await sell(shop, product, "trimmed")
     for victim in victims:
         await until_killed(victim)
-    successor = await start(shop, LAST, settings=NOTHING_KEPT)
+    await start(LAST, settings=NOTHING_KEPT)
     await shop.assert_balanced(product, accepted=sold)
     await until_only_anchors_are_left(shop)
     late = await shop.caller.deduct(product, 1, request_id="late")
     assert late.accepted
     await shop.assert_balanced(product, accepted={**sold, "late": 1})
-    await successor.stop(grace_s=STOP_GRACE_S)
 
 
 async def until_only_anchors_are_left(shop: Shop) -> None:
@@ -128,7 +144,7 @@ async def until_only_anchors_are_left(shop: Shop) -> None:
 
 
 async def longest(shop: Shop, streams: set[str]) -> int:
-    lengths = []
+    lengths: list[int] = []
     for node in shop.stack.redis:
         if await node.is_master():
             mine = streams & set(await node.call("KEYS", "inv:*:events:*"))

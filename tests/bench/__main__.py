@@ -15,17 +15,17 @@ from contextlib import asynccontextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from deploy.demo.families import family
 from deploy.local.errors import StackError
 from deploy.local.programs import find_programs
 from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
 from inventory.client import AsyncInventoryClient, NewProduct
-from tests.bench.figures import Figure, figure_of
+from tests.bench.figures import Figure, Topic, figure_of
 from tests.bench.ledger_rates import STOP_GRACE_S, JournalRates, sell_and_record
-from tests.bench.cpu import family
 from tests.bench.programs import BareRedis, start_echo
 from tests.bench.report import as_object, print_tables
-from tests.bench.topics import Bench, Topic
+from tests.bench.topics import Bench
 from tests.bench.window import Measured
 
 ON_SALE, SOLD_OUT, RECORDED = 1, 2, 3

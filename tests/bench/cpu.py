@@ -1,8 +1,7 @@
-"""CPU time of running processes and of everything that they started, from /proc."""
+"""CPU time of running processes, from /proc."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -10,16 +9,6 @@ _UTIME, _STIME = 11, 12  # fields of /proc/PID/stat, counted from the one behind
 
 Watched = Mapping[str, Sequence[int]]
 """Process ids by what they are together."""
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):
-            for child in (task / "children").read_text().split():
-                found += family(int(child))
-    return found
 
 
 def spent_s(watched: Watched) -> dict[str, float]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
+from deploy.demo.families import family
 from deploy.local.errors import StackError
 from deploy.local.stack import LocalStack
 from inventory.client import AsyncInventoryClient, DeductItem
@@ -25,7 +26,7 @@ from sharding.events import BEFORE_ALL
 from sharding.metrics import StockMetrics
 from sharding.partitions import Entry, Partitions
 from sharding.settings import StockSettings
-from tests.bench.cpu import Watched, family, since, spent_s
+from tests.bench.cpu import Watched, since, spent_s
 from tests.bench.window import Measured
 from worker.applier import Applier
 from worker.merge import Chunk, cut, merge, received

@@ -7,9 +7,10 @@ that most of what it costs is gRPC itself.
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 import grpc
 from hdrh.histogram import HdrHistogram
@@ -28,7 +29,12 @@ LATENCY_DIGITS = 3
 _SERVICE = "/inventory.v1.InventoryService/"
 _TIMEOUT_S = 30.0
 
-Call = Callable[[bytes], Coroutine[None, None, bytes]]
+Call = Callable[[bytes], Awaitable[bytes]]
+
+
+if TYPE_CHECKING:  # these take parameters in the stubs only
+    _UnaryMethod = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+    _StreamMethod = grpc.aio.StreamStreamMultiCallable[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +92,8 @@ def _template(plan: LoadPlan) -> Template:
 
 
 def _call(shape: str, channel: grpc.aio.Channel) -> Call:
-    method = channel.unary_unary(_SERVICE + ("BatchDeduct" if shape == BATCH else "Deduct"))
+    name = "BatchDeduct" if shape == BATCH else "Deduct"
+    method: _UnaryMethod = channel.unary_unary(_SERVICE + name)
     return partial(method, timeout=_TIMEOUT_S)
 
 
@@ -98,7 +105,8 @@ async def _call_lane(call: Call, template: Template, collector: Collector[bytes]
 async def _stream_lane(
     channel: grpc.aio.Channel, template: Template, in_flight: int, collector: Collector[bytes]
 ) -> None:
-    stream = channel.stream_stream(_SERVICE + "StreamDeduct")()
+    method: _StreamMethod = channel.stream_stream(_SERVICE + "StreamDeduct")
+    stream = method()
     for _ in range(in_flight):
         await stream.write(template.fresh())
     while not collector.is_over:
@@ -166,8 +174,7 @@ async def _at_their_times(
             loop.call_soon_threadsafe(begin, number, due_s)
 
     await asyncio.to_thread(keep_time)
-    while len(sends) < len(arrivals):
-        await asyncio.sleep(0)
+    assert len(sends) == len(arrivals)  # the loop hears of the thread's end last
     await asyncio.gather(*sends)
 
 

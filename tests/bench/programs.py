@@ -12,13 +12,14 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
+from deploy.demo.families import family
 from deploy.local.errors import StackError
 from deploy.local.ports import HOST
 from deploy.local.probes import accepting
 from deploy.local.process import Process
 from deploy.local.programs import SEARCH_PATH, Programs
 from deploy.local.stack import PROJECT, LocalStack
-from tests.bench.cpu import family, since, spent_s
+from tests.bench.cpu import since, spent_s
 from tests.bench.direct import DirectPlan
 from tests.bench.load import LoadPlan
 from tests.bench.window import Measured

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
 
+from deploy.demo.families import family
 from deploy.local.stack import LocalStack
-from tests.bench.cpu import Watched, family
+from tests.bench.cpu import Watched
 from tests.bench.direct import DirectPlan
 from tests.bench.figures import REFUSED, Rounds, Topic
 from tests.bench.ledger_rates import JournalRates, drained
@@ -115,7 +116,9 @@ class Bench:
         return [
             (Topic(name="Deduct, sold out", what="refusals", counts=REFUSED), self._serve(unary)),
             (
-                Topic(name=f"BatchDeduct({BATCH_ITEMS}), sold out", what="refusals", counts=REFUSED),
+                Topic(
+                    name=f"BatchDeduct({BATCH_ITEMS}), sold out", what="refusals", counts=REFUSED
+                ),
                 self._serve(batches),
             ),
         ]

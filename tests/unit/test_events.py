@@ -56,6 +56,7 @@ def without(fields: dict[bytes, bytes], name: bytes) -> dict[bytes, bytes]:
         (DEDUCT | {b"kind": b"sell"}, "unknown kind"),
         (DEDUCT | {b"kind": b"\xff"}, "unknown kind"),
         (without(DEDUCT, b"product"), "no field product"),
+        (DEDUCT | {b"at": b"253402300800000"}, "at out of bounds"),
         (DEDUCT | {b"product": b"0"}, "product out of bounds"),
         (DEDUCT | {b"available": b"-1"}, "available is not a whole number"),
         (DEDUCT | {b"sold": b"1e3"}, "sold is not a whole number"),
