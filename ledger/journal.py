@@ -128,10 +128,12 @@ async def _is_applied(transaction: Transaction, moves: list[Move]) -> bool:
 
 async def _require_products(transaction: Transaction, batch: LedgerBatch) -> None:
     wanted = batch.product_ids
-    if not wanted:
-        return
-    rows = await transaction.rows(placeholders("product_exists", len(wanted)), wanted)
-    if unknown := set(wanted) - {product_id for (product_id,) in rows}:
+    found: set[int] = set()
+    for start in range(0, len(wanted), LOOKUP_KEYS_MAX):
+        piece = wanted[start : start + LOOKUP_KEYS_MAX]
+        rows = await transaction.rows(placeholders("product_exists", len(piece)), piece)
+        found |= {product_id for (product_id,) in rows}
+    if unknown := set(wanted) - found:
         raise BatchRefusedError("unknown_product", ", ".join(map(str, sorted(unknown))))
 
 

@@ -1,9 +1,12 @@
 """Brings the tables up to date: numbered files in ledger/migrations/, each applied once, in order.
 
+Servers that read CHECK constraints and forget them are refused.
+
 DDL commits by itself, so each file is one statement that is safe to run again: a run that broke off
 between a statement and its record repeats that statement.
 """
 
+import re
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +17,8 @@ from ledger.statements import statement
 
 FOLDER = Path(__file__).parent / "migrations"
 LOCK_WAIT_S = 60
+OLDEST = {"MySQL": (8, 0, 16), "MariaDB": (10, 2, 1)}
+"""The first versions that heed CHECK constraints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ async def migrate(database: Database, wanted: list[Migration] | None = None) -> 
     all_wanted = migrations() if wanted is None else wanted
 
     async def run(transaction: Transaction) -> list[Migration]:
+        await _require_server(transaction, database.server)
         await _lock(transaction, database.server)
         try:
             await transaction.execute(statement("migration_table"))
@@ -63,12 +69,35 @@ async def schema_version(database: Database) -> int:
 
 
 async def require_schema(database: Database) -> None:
-    """SchemaError unless the tables are exactly those of this program."""
-    missing = _missing(migrations(), await database.transaction(_applied))
+    """SchemaError unless the server heeds the tables' checks and they are those of this program."""
+
+    async def run(transaction: Transaction) -> list[tuple[int, str, str]]:
+        await _require_server(transaction, database.server)
+        return await _applied(transaction)
+
+    missing = _missing(migrations(), await database.transaction(run))
     if missing:
         raise SchemaError(
             f"the schema in {database.server} lacks {missing[0].name}; run `inventoryctl migrate`"
         )
+
+
+def require_version(version: str, server: str) -> None:
+    """SchemaError unless a server that says this of itself heeds CHECK constraints."""
+    product = "MariaDB" if "MariaDB" in version else "MySQL"
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    if numbers < OLDEST[product]:
+        oldest = ".".join(map(str, OLDEST[product]))
+        raise SchemaError(
+            f"{server} is version {version!r}, which ignores CHECK constraints; "
+            f"the ledger needs {product} {oldest} or later"
+        )
+
+
+async def _require_server(transaction: Transaction, server: str) -> None:
+    row = await transaction.row(statement("server_version"))
+    assert row is not None
+    require_version(row[0], server)
 
 
 def _migration(path: Path) -> Migration:

@@ -15,10 +15,13 @@ from ledger.errors import (
 TIMED_OUT = "timed_out"
 LOST = "lost_connection"
 
-_PASSING = {
+_PASSING = {  # 1047 is Galera's, 3101 is Group Replication's: another member's transaction won
     1205: "lock_wait",
     1213: "deadlock",
     1020: "record_changed",
+    1047: "not_ready",
+    1180: "commit_failed",
+    3101: "commit_conflict",
     1290: "read_only",
     1792: "read_only",
     1836: "read_only",
@@ -49,6 +52,7 @@ _SCHEMA = {1054, 1146}
 _DUPLICATE = {1062, 1586}
 _REFUSED = {
     1048: "invalid_value",
+    1267: "invalid_value",
     1264: "out_of_range",
     1292: "invalid_value",
     1300: "invalid_value",
@@ -57,6 +61,7 @@ _REFUSED = {
     1411: "invalid_value",
     1690: "out_of_range",
     3819: "below_zero",
+    3988: "invalid_value",
     4025: "below_zero",
     1153: "too_long",
 }

@@ -49,7 +49,10 @@ class ProductRow:
     status: State
     total_stock: int
     available_stock: int
-    """Neither sold, held nor in the buffer; the units in the live shards are among them."""
+    """Neither sold, held nor in the buffer; the units in the live shards are among them.
+
+    Below zero while a shard's stream is applied ahead of the one that tells where its units came from.
+    """
     held_stock: int
     buffer_stock: int
     sold_count: int
@@ -156,6 +159,16 @@ class Products:
 
         return await self._database.transaction(run)
 
+    async def count_below_zero(self) -> int:
+        """Products of whose available units more were used than came in, as far as is known."""
+
+        async def run(transaction: Transaction) -> int:
+            row = await transaction.row(statement("product_below_zero"))
+            assert row is not None
+            return int(row[0])
+
+        return await self._database.transaction(run)
+
     async def begin_load(
         self, product_id: int, *, partitions: int, default_shards: int
     ) -> tuple[LoadPlan, bool]:
@@ -163,7 +176,7 @@ class Products:
 
         Returns the plan and whether it is to be carried out: True from CLOSED and from LOADING,
         which resumes the stored plan; False from OPEN, where nothing changes.
-        LedgerConflictError NOT_CLOSED while it is being closed.
+        LedgerConflictError NOT_CLOSED while it is being closed, INSUFFICIENT_STOCK below zero.
         """
 
         async def run(transaction: Transaction) -> tuple[LoadPlan, bool]:
@@ -173,6 +186,7 @@ class Products:
             if row.status is State.LOADING:
                 return row.plan, True
             _require(row, State.CLOSED, Conflict.NOT_CLOSED)
+            _require_units(row, 0)
             shards = min(row.shards or default_shards, partitions)
             buffer = row.available_stock * row.buffer_percent // 100
             pool = row.available_stock - buffer
@@ -258,7 +272,8 @@ class Products:
             if earlier := await _adjustment(transaction, product_id, request_id):
                 return _same(earlier, kind, quantity, request_id)
             _require(row, State.CLOSED, Conflict.NOT_CLOSED)
-            _require_units(row, signed)
+            if kind is JournalKind.REMOVE:
+                _require_units(row, quantity)
             type_ = JournalType[kind.name]
             values = (product_id, request_id, kind.value, type_.value, signed, reason)
             await transaction.execute(statement("adjustment_insert"), values)
@@ -316,9 +331,9 @@ def _require(row: ProductRow, status: State, conflict: Conflict) -> None:
         raise LedgerConflictError(conflict, text)
 
 
-def _require_units(row: ProductRow, signed: int) -> None:
-    if row.available_stock + signed < 0:
-        text = f"product {row.product_id} has {row.available_stock} units available, not {-signed}"
+def _require_units(row: ProductRow, units: int) -> None:
+    if row.available_stock < units:
+        text = f"product {row.product_id} has {row.available_stock} units available, not {units}"
         raise LedgerConflictError(Conflict.INSUFFICIENT_STOCK, text)
 
 

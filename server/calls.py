@@ -91,8 +91,12 @@ class _Guard:
         try:
             return await answer
         except asyncio.CancelledError:
-            code = StatusCode.CANCELLED
-            await _end(context, unknown_outcome())
+            code = StatusCode.UNAVAILABLE
+            try:
+                await _end(context, unknown_outcome())
+            except asyncio.CancelledError:
+                code = _why_the_caller_left(context)
+                raise
         except Exception as error:  # noqa: BLE001 - the top of a call: nothing may pass it
             refusal = translate(error) or self._unforeseen(error)
             code = refusal.code
@@ -119,6 +123,13 @@ async def _end(context: Context, refusal: RefusedError) -> NoReturn:
         raise
     except grpc.aio.BaseError:
         raise asyncio.CancelledError from None
+
+
+def _why_the_caller_left(context: Context) -> StatusCode:
+    left_s = remaining_s(context)
+    if left_s is not None and left_s <= 0:
+        return StatusCode.DEADLINE_EXCEEDED
+    return StatusCode.CANCELLED
 
 
 def was_sent_before(context: Context) -> bool:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -58,6 +59,9 @@ STOCK_DRAIN_S = 2.0
 
 LEDGERS = 1
 
+ORPHAN_SLACK_S = 4.0
+"""What a process may take beyond its calls, to close connections, when its parent has died."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
@@ -92,7 +96,6 @@ class Process:
         )
         servicer = health.HealthServicer()
         self._server = grpc_server(settings, self._calls, servicer)
-        listen(self._server, arguments.grpc, settings)
         self._readiness = Readiness(
             servicer, self._metrics, services=[service.full_name for service in SERVICES]
         )
@@ -100,6 +103,10 @@ class Process:
         self._stopping = asyncio.Event()
         self._at_once = False
         self._ledger_asked = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._ended = asyncio.Event()
+        """No call is left. Loops look at it as well as being cancelled: Python 3.11's wait_for, on
+        which the libraries build, can lose a cancellation."""
         self._setup_error = ""
         self._said: dict[str, str] = {}
 
@@ -108,14 +115,16 @@ class Process:
         for service in SERVICES:
             self._calls.hold(service)
         await self._readiness.begin()
-        await self._server.start()
         self._listen_for_the_end()
         try:
             async with asyncio.TaskGroup() as group:
                 agreeing = group.create_task(self._agree(), name="agree")
                 serving = group.create_task(self._serve(), name="serve")
+                await self._take_calls()
                 await self._stopping.wait()
                 await self._stop_calls()
+                self._ended.set()
+                self._ledger_asked.set()
                 agreeing.cancel()
                 serving.cancel()
         finally:
@@ -124,6 +133,22 @@ class Process:
         if self._setup_error:
             raise SetupError(self._setup_error)
 
+    async def _take_calls(self) -> None:
+        """Listen once the services are open, or it is clear that they will not be soon.
+
+        Processes share a port: one that listened earlier would refuse calls that another can serve.
+        """
+        waits = [
+            asyncio.create_task(event.wait(), name="start")
+            for event in (self._settled, self._stopping)
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if not self._stopping.is_set():
+            listen(self._server, self._arguments.grpc, self._settings)
+            await self._server.start()
+
     def _listen_for_the_end(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -131,7 +156,10 @@ class Process:
         loop.add_reader(self._arguments.lifeline, self._parent_died)
 
     def _parent_died(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._arguments.lifeline)
+        """Stop; nobody is left to kill a process that does not come to its end."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._arguments.lifeline)
+        loop.call_later(self._settings.drain_s_max + ORPHAN_SLACK_S, os._exit, 1)
         self._stop_at_once()
 
     def _stop_at_once(self) -> None:
@@ -144,7 +172,7 @@ class Process:
         Another count would look for every product at another place, and find none.
         """
         checkpoints = Checkpoints(self._database)
-        while True:
+        while not self._ended.is_set():
             try:
                 async with asyncio.timeout(LEDGER_ANSWER_S):
                     await checkpoints.prepare(self._settings.partitions)
@@ -171,6 +199,8 @@ class Process:
     async def _serve(self) -> None:
         """Reach Redis, open the services, then keep saying whether Redis is there."""
         cluster = await self._connected()
+        if cluster is None:
+            return
         stock = Stock(cluster, self._stock_metrics)
         try:
             await self._ledger_asked.wait()
@@ -181,13 +211,16 @@ class Process:
             await _drain(stock, self._log)
             await cluster.close()
 
-    async def _connected(self) -> Cluster:
-        while True:
+    async def _connected(self) -> Cluster | None:
+        """The cluster as soon as it answers; None if the process ends before."""
+        while not self._ended.is_set():
             try:
                 return await Cluster.connect(self._settings, self._stock_metrics)
             except StockUnavailableError as error:
                 self._say_once("redis_away", error.detail)
+                self._settled.set()
             await asyncio.sleep(LOOK_S)
+        return None
 
     def _open(self, cluster: Cluster, stock: Stock) -> Overview:
         settings = self._settings
@@ -222,11 +255,12 @@ class Process:
         )
         self._calls.serve(INVENTORY, inventory)
         self._calls.serve(ADMIN, admin)
+        self._settled.set()
         return overview
 
     async def _watch(self, overview: Overview) -> None:
         ready = False
-        while True:
+        while not self._ended.is_set():
             now = await overview.reaches_redis()
             if now != ready:
                 self._log.info("ready" if now else "not_ready")

@@ -21,6 +21,7 @@ _PLAIN = {
     ord(Status.OVERLOADED): Answer(Outcome.OVERLOADED, reason=Reason.RECORDS_FULL),
     ord(Status.INSUFFICIENT): Answer(Outcome.INSUFFICIENT_STOCK),
 }
+CLOSED = _FROZEN[State.CLOSED]
 INSUFFICIENT = _PLAIN[ord(Status.INSUFFICIENT)]
 STALE = _PLAIN[ord(Status.STALE)]
 MISSING = Answer(Outcome.UNAVAILABLE, reason=Reason.SHARD_CORRUPT)

@@ -16,32 +16,21 @@ from hiredis import ReplyError
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.keys import tags
-from sharding.lane import (
-    Lane,
-    LaneError,
-    LaneOptions,
-    LostError,
-    Node,
-    NotReplicatedError,
-    QueueFullError,
-    packed,
-)
+from sharding.lane import Lane, LaneError, LaneOptions, Node
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Reason
+from sharding.pending import PendingCall, error_kind
 from sharding.scripts import Script
 from sharding.settings import StockSettings, parse_addresses
 from sharding.slots import slot_of
 
 REPLICAS_CONFIRMING = 1
-PAUSE_MAX_S = 0.1
-PAUSE_MIN_S = 0.005
 TOPOLOGY_PAUSE_S = 0.1
-REDIRECTIONS_MAX = 16
 
 
 class LaneKind(StrEnum):
@@ -53,52 +42,6 @@ class LaneKind(StrEnum):
     """Waits for a replica where durability says so."""
     MOVE = "move"
     """Always waits for a replica: the steps of a transfer may not overtake their own replication."""
-
-
-class _Pending:
-    """One call while it is being tried: what happened to it so far and how it goes on."""
-
-    __slots__ = (
-        "attempts",
-        "command",
-        "detail",
-        "may_have_run",
-        "packed",
-        "partition",
-        "pause_s",
-        "redirected_to",
-        "script",
-        "why",
-    )
-
-    def __init__(
-        self, partition: int, script: Script | None, command: tuple[str | bytes, ...]
-    ) -> None:
-        self.partition = partition
-        self.script = script
-        self.command = command
-        self.packed = packed(command)
-        self.redirected_to: Node | None = None
-        self.may_have_run = False
-        self.why = Reason.NOT_EXECUTED
-        self.detail = "no node has this partition"
-        self.attempts = 0
-        self.pause_s = 0.0
-
-    @property
-    def reason(self) -> Reason:
-        if self.may_have_run and self.why is not Reason.NOT_REPLICATED:
-            return Reason.OUTCOME_UNKNOWN
-        return self.why
-
-    def grow_pause(self) -> None:
-        self.pause_s = min(max(PAUSE_MIN_S, self.pause_s * 2), PAUSE_MAX_S)
-
-    def send_whole_script(self) -> None:
-        """Send the script's text, which the node remembers from then on."""
-        assert self.script is not None
-        self.packed = packed(("EVAL", self.script.source, *self.command[2:]))
-        self.pause_s = 0.0
 
 
 class Cluster:
@@ -122,13 +65,13 @@ class Cluster:
     async def connect(cls, settings: StockSettings, metrics: StockMetrics) -> Self:
         """Read the topology. StockUnavailableError, naming the addresses, if no node answers."""
         cluster = cls(settings, metrics, _topology_client(settings))
-        await cluster._refresh()
+        trouble = await cluster._refresh()
         if cluster._nodes == [None] * settings.partitions:
             await cluster.close()
             raise StockUnavailableError(
                 Reason.NOT_EXECUTED,
-                f"no Redis Cluster answers at {settings.redis_nodes}; "
-                "check INVENTORY_REDIS_NODES and the credentials, and that the nodes are up",
+                f"no Redis Cluster answers at {settings.redis_nodes} ({trouble or 'no slots'}); check "
+                "INVENTORY_REDIS_NODES, the credentials, and that the nodes are up",
             )
         return cluster
 
@@ -139,7 +82,8 @@ class Cluster:
             await asyncio.gather(self._refreshing, return_exceptions=True)
         for lane in self._lanes.values():
             await lane.close()
-        await self._topology.aclose()
+        # The client itself was never initialised, so its own close would leave the nodes open.
+        await self._topology.nodes_manager.aclose()
 
     def masters(self) -> dict[Node, list[int]]:
         """The partitions of each master that is known."""
@@ -163,28 +107,22 @@ class Cluster:
         Returns the script's reply, first the word as bytes; never "fenced" or "corrupt", which become
         StockUnavailableError as every other failure does.
         """
-        deadline = asyncio.get_running_loop().time() + self._patience_s
-        pause_s = PAUSE_MIN_S
+        call = PendingCall(partition, script, self._deadline())
         while True:
             seen = self._seen[partition]
-            fenced_args = (str(seen.generation), str(seen.number), *args)
-            reply = await self._call(
-                _eval(script, keys, fenced_args), script, partition, lane, deadline
-            )
+            fence = (str(seen.generation), str(seen.number))
+            call.prepare(script.call(keys, (*fence, *args)))
+            reply = await self._reply(call, lane)
             assert isinstance(reply, list)
             word = reply[0]
             if word == b"corrupt":
                 self.metrics.corrupt.inc()
-                raise StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} {reply[1]!r}")
+                raise call.failure(Reason.SHARD_CORRUPT, bytes(reply[1]).decode())
             if word != b"fenced":
                 self._note_seen(partition, reply)
                 return reply
             self.metrics.redis_errors.labels("fenced").inc()
-            if asyncio.get_running_loop().time() + pause_s > deadline:
-                why = bytes(reply[1]).decode()
-                raise StockUnavailableError(Reason.PARTITION_FENCED, f"p{partition:02d} {why}")
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+            call.note(Reason.PARTITION_FENCED, bytes(reply[1]).decode())
 
     async def run_unfenced(
         self,
@@ -196,15 +134,20 @@ class Cluster:
         lane: LaneKind,
     ) -> list[object]:
         """Run one of the scripts that open or inspect a partition."""
-        deadline = asyncio.get_running_loop().time() + self._patience_s
-        reply = await self._call(_eval(script, keys, args), script, partition, lane, deadline)
+        call = PendingCall(partition, script, self._deadline())
+        call.prepare(script.call(keys, args))
+        reply = await self._reply(call, lane)
         assert isinstance(reply, list)
         return reply
 
     async def command(self, partition: int, *command: str, lane: LaneKind) -> object:
         """Run one plain command on the node that has the partition."""
-        deadline = asyncio.get_running_loop().time() + self._patience_s
-        return await self._call(command, None, partition, lane, deadline)
+        call = PendingCall(partition, None, self._deadline())
+        call.prepare(command)
+        return await self._reply(call, lane)
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._patience_s
 
     def _note_seen(self, partition: int, reply: list[object]) -> None:
         if len(reply) < 3:
@@ -214,68 +157,40 @@ class Cluster:
         assert isinstance(number, int)
         self._seen[partition] = max(self._seen[partition], EventId(generation, number))
 
-    async def _call(
-        self,
-        command: tuple[str | bytes, ...],
-        script: Script | None,
-        partition: int,
-        kind: LaneKind,
-        deadline: float,
-    ) -> object:
-        call = _Pending(partition, script, command)
+    async def _reply(self, call: PendingCall, kind: LaneKind) -> object:
+        """Try until there is a reply that is no error. StockUnavailableError at the deadline."""
         loop = asyncio.get_running_loop()
-        while not call.attempts or loop.time() + call.pause_s <= deadline:
+        while not call.attempts or loop.time() + call.pause_s <= call.deadline:
             if call.pause_s:
                 await asyncio.sleep(uniform(call.pause_s / 2, call.pause_s))
             call.attempts += 1
-            node = call.redirected_to or self._nodes[partition]
+            node = call.redirected_to or self._nodes[call.partition]
             if node is None:
-                await self._refresh()
-                call.grow_pause()
+                self._refresh_soon()
+                call.note(Reason.NOT_EXECUTED, "no node has this partition")
                 continue
             try:
-                asking = call.redirected_to is not None
-                reply = await self._lane(node, kind).call(call.packed, asking=asking)
+                reply = await self._lane(node, kind).call(
+                    call.packed, asking=call.redirected_to is not None, deadline=call.deadline
+                )
             except LaneError as error:
-                self._note_lost(call, error)
+                self.metrics.redis_errors.labels(call.note_lost(error)).inc()
+                self._refresh_soon()
                 continue
             if not isinstance(reply, ReplyError):
                 return reply
             self._note_error(call, node, str(reply))
-        raise StockUnavailableError(call.reason, f"p{partition:02d} {call.detail}")
+        raise call.failure()
 
-    def _note_lost(self, call: "_Pending", error: LaneError) -> None:
-        self.metrics.redis_errors.labels(_LANE_ERRORS.get(type(error), "not_sent")).inc()
-        call.redirected_to = None
-        call.may_have_run |= isinstance(error, LostError | NotReplicatedError)
-        call.detail = str(error)
-        call.why = {
-            NotReplicatedError: Reason.NOT_REPLICATED,
-            QueueFullError: Reason.QUEUE_FULL,
-        }.get(type(error), Reason.NOT_EXECUTED)
-        call.grow_pause()
-        self._refresh_soon()
-
-    def _note_error(self, call: "_Pending", node: Node, text: str) -> None:
+    def _note_error(self, call: PendingCall, node: Node, text: str) -> None:
         """Learn from an error reply how to go on. StockUnavailableError where there is no going on."""
-        code, _, rest = text.partition(" ")
-        self.metrics.redis_errors.labels(_error_kind(code)).inc()
-        call.redirected_to, call.detail, call.why = None, text, Reason.NOT_EXECUTED
-        may_follow = call.attempts <= REDIRECTIONS_MAX
-        if code == "NOSCRIPT" and may_follow and call.script is not None:
-            call.send_whole_script()
-        elif code == "MOVED" and may_follow:
-            self._nodes[call.partition] = _redirection(rest, node)
+        code = text.partition(" ")[0]
+        self.metrics.redis_errors.labels(error_kind(code)).inc()
+        moved_to = call.note_error(node, text)
+        if moved_to is not None:
+            self._nodes[call.partition] = moved_to
+        if code not in ("NOSCRIPT", "ASK"):
             self._refresh_soon()
-            call.pause_s = 0.0
-        elif code == "ASK" and may_follow:
-            call.redirected_to = _redirection(rest, node)
-            call.pause_s = 0.0
-        elif code in _HAD_NO_EFFECT:
-            call.grow_pause()
-            self._refresh_soon()
-        else:
-            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"p{call.partition:02d} {text}")
 
     def _lane(self, node: Node, kind: LaneKind) -> Lane:
         lane = self._lanes.get((node, kind))
@@ -298,63 +213,19 @@ class Cluster:
         await self._refresh()
         await asyncio.sleep(TOPOLOGY_PAUSE_S)
 
-    async def _refresh(self) -> None:
-        """Read which master has which slot; on failure the old map stays."""
+    async def _refresh(self) -> str:
+        """Read which master has which slot; on failure the old map stays. Returns what went wrong."""
         try:
             await self._topology.nodes_manager.initialize()
-        except AuthenticationError as error:
-            raise StockUnavailableError(
-                Reason.NOT_EXECUTED,
-                f"Redis refuses the credentials ({error}); check INVENTORY_REDIS_USERNAME and "
-                "INVENTORY_REDIS_PASSWORD",
-            ) from error
-        except (RedisError, RedisClusterException, OSError):
+        except (RedisError, RedisClusterException, OSError) as error:
             self.metrics.redis_errors.labels("topology").inc()
-            return
+            return str(error).partition("\n")[0]
         slots = self._topology.nodes_manager.slots_cache
         for partition, slot in enumerate(self._slots):
             owners = slots.get(slot)
             if owners:
                 self._nodes[partition] = Node(str(owners[0].host), int(owners[0].port))
-
-
-_LANE_ERRORS = {
-    LostError: "lost",
-    NotReplicatedError: "not_replicated",
-    QueueFullError: "queue_full",
-}
-_HAD_NO_EFFECT = frozenset(
-    (
-        "ASK",
-        "BUSY",
-        "CLUSTERDOWN",
-        "LOADING",
-        "MASTERDOWN",
-        "MISCONF",
-        "MOVED",
-        "NOREPLICAS",
-        "NOSCRIPT",
-        "OOM",
-        "READONLY",
-        "TRYAGAIN",
-    )
-)
-
-
-def _error_kind(code: str) -> str:
-    return code.lower() if code in _HAD_NO_EFFECT else "other"
-
-
-def _redirection(rest: str, node: Node) -> Node:
-    """The node of `<slot> <host>:<port>`; an empty host means the one that answered."""
-    host, _, port = rest.partition(" ")[2].rpartition(":")
-    return Node(host or node.host, int(port))
-
-
-def _eval(
-    script: Script, keys: Sequence[str], args: Sequence[str | bytes]
-) -> tuple[str | bytes, ...]:
-    return ("EVALSHA", script.digest, str(len(keys)), *keys, *args)
+        return ""
 
 
 def _lane_options(settings: StockSettings, *, replicas: int) -> LaneOptions:

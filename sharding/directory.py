@@ -1,23 +1,38 @@
 """Which layout a product has, as its partitions remember it."""
 
+from asyncio import gather
+
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
 from sharding.errors import StockUnavailableError
 from sharding.outcomes import Reason
-from sharding.placement import Layout, base_partition
-from sharding.shards import Shards
+from sharding.placement import Layout, base_partition, is_shard_count
+from sharding.scripts import script
+
+_LISTING = script("listing")
+_COPIES = (2, 3)
+"""A product of 2, 3 or a multiple of them has shards a half and a third of the partitions away."""
 
 
 class Listing:
-    """What a product's partitions say of it."""
+    """What a product's partitions say of it. ValueError, KeyError if it makes no sense.
 
-    __slots__ = ("buffer", "epoch", "layout", "sold_before")
+    `former`: shard counts that it had before, whose shards still know the requests of that time.
+    `is_copy`: not from the product's own base, so a later load may not have reached it.
+    """
 
-    def __init__(self, fields: dict[bytes, bytes]) -> None:
+    __slots__ = ("buffer", "epoch", "former", "is_copy", "layout", "sold_before")
+
+    def __init__(self, fields: dict[bytes, bytes], *, partitions: int) -> None:
+        self.is_copy = False
         self.layout = Layout(int(fields[b"layout"]), int(fields[b"shards"]))
+        self.former = tuple(int(count) for count in fields[b"former"].split())
         self.epoch = int(fields[b"epoch"])
         self.buffer = int(fields[b"buffer"])
         self.sold_before = int(fields[b"sold_before"])
+        counts = (self.layout.shards, *self.former)
+        if not all(is_shard_count(count, partitions) for count in counts):
+            raise ValueError(f"shard counts {counts}")
 
 
 class Directory:
@@ -33,16 +48,15 @@ class Directory:
         try:
             return await self._listing(base, product_id)
         except StockUnavailableError:
-            # Two, three and their multiples of shards have a copy at one of these distances.
-            for share in (2, 3):
-                copy = await self._copy((base + partitions // share) % partitions, product_id)
-                if copy is not None:
-                    return copy
-            raise
-
-    def shards(self, product_id: int, listing: Listing) -> Shards:
-        """The product's shards under its present layout."""
-        return Shards(self._cluster, product_id, listing.layout)
+            others = ((base + partitions // share) % partitions for share in _COPIES)
+            copies = await gather(*(self._copy(other, product_id) for other in others))
+            known = [copy for copy in copies if copy is not None]
+            if not known:
+                raise
+            # A copy that an earlier load left may be older.
+            newest = max(known, key=lambda listing: listing.layout.version)
+            newest.is_copy = True
+            return newest
 
     async def _copy(self, partition: int, product_id: int) -> Listing | None:
         try:
@@ -51,13 +65,18 @@ class Directory:
             return None
 
     async def _listing(self, partition: int, product_id: int) -> Listing | None:
-        key = keys.product_info(self._cluster.tags[partition], product_id)
-        reply = await self._cluster.command(partition, "HGETALL", key, lane=LaneKind.READ)
-        assert isinstance(reply, list)
-        if not reply:
+        tag = self._cluster.tags[partition]
+        key = keys.product_info(tag, product_id)
+        reply = await self._cluster.run(
+            _LISTING, partition, [keys.head(tag), key], (), lane=LaneKind.READ
+        )
+        flat = reply[3]
+        assert isinstance(flat, list)
+        if not flat:
             return None
         try:
-            return Listing(dict(zip(reply[::2], reply[1::2], strict=True)))
+            fields = dict(zip(flat[::2], flat[1::2], strict=True))
+            return Listing(fields, partitions=self._cluster.settings.partitions)
         except (KeyError, ValueError) as error:
             self._cluster.metrics.corrupt.inc()
             raise StockUnavailableError(Reason.SHARD_CORRUPT, key) from error

@@ -5,6 +5,7 @@ kind that concerns a shard, that shard's own counts just after it. Decoding trus
 somebody else wrote ends as a dead letter, never as a crash.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +19,6 @@ from sharding.quantities import (
     QUANTITY_MAX,
     REASON_CHARS_MAX,
     REQUEST_ID_CHARS_MAX,
-    TOTAL_MAX,
 )
 
 EVENT_VERSION = 1
@@ -29,6 +29,10 @@ ID_MAX = 2**63 - 1
 AT_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999: what the ledger's DATETIME holds."""
 EPOCH_MAX = 2**53 - 1
+
+
+_REQUEST_ID = re.compile(f"[!-~]{{1,{REQUEST_ID_CHARS_MAX}}}")
+"""Printable ASCII without spaces: the ledger's key would take `a` and `a ` for the same."""
 
 
 class Kind(StrEnum):
@@ -81,8 +85,8 @@ class Status(StrEnum):
 
     REPLAYED = "R"
     MISMATCH = "M"
-    STALE = "S"
     FROZEN = "F"
+    STALE = "S"
     OVERLOADED = "O"
     INSUFFICIENT = "I"
     DEDUCTED = "D"
@@ -165,7 +169,7 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         epoch=_integer(fields, b"epoch", minimum=1, maximum=EPOCH_MAX),
         counts=_counts(fields),
         quantity=_quantity(kind, fields),
-        request_id=_text(fields, b"request", 1, REQUEST_ID_CHARS_MAX) if adjusts else "",
+        request_id=_request_id(fields) if adjusts else "",
         reason=_text(fields, b"reason", 0, REASON_CHARS_MAX) if adjusts else "",
         peer=_integer(fields, b"peer", minimum=0, maximum=9_999) if moves else 0,
         transfer=_integer(fields, b"transfer", minimum=1, maximum=EPOCH_MAX) if moves else 0,
@@ -180,10 +184,11 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
 _QUANTITY_RANGE = {
     Kind.RESTOCK: (1, ADJUSTMENT_MAX),
     Kind.REMOVE: (1, ADJUSTMENT_MAX),
-    Kind.LOAD: (0, TOTAL_MAX),
-    Kind.CLOSE: (0, TOTAL_MAX),
-    Kind.TAKE: (1, TOTAL_MAX),
-    Kind.PUT: (1, TOTAL_MAX),
+    # Restocks can lift a product above what PutProduct may say.
+    Kind.LOAD: (0, EPOCH_MAX),
+    Kind.CLOSE: (0, EPOCH_MAX),
+    Kind.TAKE: (1, EPOCH_MAX),
+    Kind.PUT: (1, EPOCH_MAX),
 }
 
 
@@ -238,7 +243,7 @@ def _unpacked(packed: bytes) -> list[object]:
 
 def _sale(values: Sequence[object]) -> Sale:
     request_id, quantity, user_id, order_id = values
-    if not isinstance(request_id, str) or not 1 <= len(request_id) <= REQUEST_ID_CHARS_MAX:
+    if not isinstance(request_id, str) or not _REQUEST_ID.fullmatch(request_id):
         raise MalformedEventError("request id out of bounds")
     if not isinstance(quantity, int) or not 1 <= quantity <= QUANTITY_MAX:
         raise MalformedEventError(f"quantity out of bounds for {request_id}")
@@ -259,6 +264,13 @@ def _field(fields: RawFields, name: bytes) -> bytes:
         return fields[name]
     except KeyError:
         raise MalformedEventError(f"no field {name.decode()}") from None
+
+
+def _request_id(fields: RawFields) -> str:
+    text = _text(fields, b"request", 1, REQUEST_ID_CHARS_MAX)
+    if not _REQUEST_ID.fullmatch(text):
+        raise MalformedEventError("request has other characters than an id may have")
+    return text
 
 
 def _text(fields: RawFields, name: bytes, shortest: int, longest: int) -> str:

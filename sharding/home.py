@@ -7,19 +7,21 @@ straight into its batch, so a request costs no task and no future of its own.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import NamedTuple
 
-from sharding.answers import INSUFFICIENT, MISSING, STALE, answers, unavailable
+from sharding.answers import CLOSED, INSUFFICIENT, MISSING, STALE, answers, unavailable
 from sharding.errors import StockUnavailableError
 from sharding.metrics import StockMetrics
-from sharding.outcomes import Answer, Deduction, Reason
+from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.packing import pack
+from sharding.placement import home_shard
 from sharding.shards import MissingShardError, Shards
 from sharding.shortage import Shortage
 
 CALL_REQUESTS_MAX = 1_000
-"""A script call of this size keeps a node busy for about two milliseconds."""
+"""A script call of this size keeps a node busy for about two milliseconds. A larger group of one batch
+goes alone; the contract bounds it to 2,000."""
 
 
 class Batch:
@@ -71,35 +73,142 @@ class Group(NamedTuple):
         return self._replace(requests=requests, positions=[self.positions[i] for i in indices])
 
 
+Spawn = Callable[[Coroutine[object, object, None], str], object]
+
+
 class Home:
-    """One shard's queue in this process."""
+    """One shard's queue in this process, and a second one for requests that it was short for.
+
+    The two are served apart: who waits for units from other shards keeps nobody waiting here.
+    """
 
     def __init__(
         self,
         shards: Shards,
         shard: int,
+        former: Sequence[Shards],
         shortage: Shortage,
         metrics: StockMetrics,
+        *,
         reroute: Callable[[Group], None],
+        spawn: Spawn,
     ) -> None:
         self._shards = shards
         self._shard = shard
         self._partition = shards.partitions[shard]
+        self._former = former
         self._shortage = shortage
         self._metrics = metrics
         self._reroute = reroute
-        self._queue: deque[Group] = deque()
+        self._served = _Queue(self._ask, self._hand_back, spawn)
+        self._settled = _Queue(self._settle, self._hand_back_settled, spawn)
 
     def put(self, group: Group) -> None:
-        self._queue.append(group)
+        """Serve a group with what comes next."""
+        self._served.put(group)
 
-    async def serve_queue(self) -> None:
-        """Serve until nothing waits any more."""
-        while self._queue:
+    async def _ask(self, requests: Sequence[Deduction]) -> list[Answer]:
+        known = await self._known_before(requests) if self._former else {}
+        fresh = [request for i, request in enumerate(requests) if i not in known]
+        if not fresh:
+            return [known[i] for i in range(len(requests))]
+        given = await self._served_at(self._shards, self._partition, fresh, shard=self._shard)
+        if not known:
+            return given
+        rest = iter(given)
+        return [known[i] if i in known else next(rest) for i in range(len(requests))]
+
+    async def _known_before(self, requests: Sequence[Deduction]) -> dict[int, Answer]:
+        """Answers, by position, that shards of former layouts have for requests sent before.
+
+        Those shards accept nothing new, so what they do not know now they will never know.
+        """
+        known: dict[int, Answer] = {}
+        for former in self._former:
+            asked: dict[int, list[int]] = {}
+            for i, request in enumerate(requests):
+                if request.attempt != 1 and i not in known:
+                    shard = home_shard(request.request_id, former.layout.shards)
+                    asked.setdefault(shard, []).append(i)
+            for shard, positions in asked.items():
+                partition = former.partitions[shard]
+                wanted = [requests[i] for i in positions]
+                given = await self._served_at(former, partition, wanted, shard=shard)
+                pairs = zip(positions, given, strict=True)
+                known |= {i: answer for i, answer in pairs if not _knows_nothing(answer)}
+        return known
+
+    async def _served_at(
+        self, shards: Shards, partition: int, requests: Sequence[Deduction], *, shard: int
+    ) -> list[Answer]:
+        self._metrics.script_requests.observe(len(requests))
+        try:
+            served = await shards.deduct(partition, pack(requests))
+        except StockUnavailableError as failure:
+            return [unavailable(failure.reason)] * len(requests)
+        except MissingShardError:
+            return [MISSING] * len(requests)
+        return answers(requests, served, shard=shard)
+
+    async def _settle(self, requests: Sequence[Deduction]) -> list[Answer]:
+        return await self._shortage.settle(self._partition, requests)
+
+    def _hand_back(self, group: Group, given: Sequence[Answer]) -> None:
+        short = [i for i, answer in enumerate(given) if answer is INSUFFICIENT]
+        if short:
+            self._settled.put(group.part(short))
+            others = [i for i, answer in enumerate(given) if answer is not INSUFFICIENT]
+            group, given = group.part(others), [given[i] for i in others]
+        self._hand_back_settled(group, given)
+
+    def _hand_back_settled(self, group: Group, given: Sequence[Answer]) -> None:
+        astray = [i for i, answer in enumerate(given) if _leads_astray(answer)]
+        if astray:
+            why = given[astray[-1]].reason
+            self._reroute(group.part(astray)._replace(reroutes=group.reroutes + 1, why=why))
+            kept = [i for i, answer in enumerate(given) if not _leads_astray(answer)]
+            group, given = group.part(kept), [given[i] for i in kept]
+        if given:
+            group.answer(given)
+
+
+def _leads_astray(answer: Answer) -> bool:
+    """Whether the shard may not be the one that the request belongs to any more."""
+    return answer is STALE or answer is MISSING or answer is CLOSED
+
+
+def _knows_nothing(answer: Answer) -> bool:
+    """Whether a shard of a former layout said only that it takes nothing any more."""
+    return answer is STALE or answer is MISSING or answer.outcome is Outcome.FROZEN
+
+
+class _Queue:
+    """Groups that are worked on together, as many as wait, one lot after the other."""
+
+    def __init__(
+        self,
+        work: Callable[[Sequence[Deduction]], Awaitable[list[Answer]]],
+        hand_back: Callable[[Group, Sequence[Answer]], None],
+        spawn: Spawn,
+    ) -> None:
+        self._work = work
+        self._hand_back = hand_back
+        self._spawn = spawn
+        self._groups: deque[Group] = deque()
+        self._is_served = False
+
+    def put(self, group: Group) -> None:
+        self._groups.append(group)
+        if not self._is_served:
+            self._is_served = True
+            self._spawn(self._serve(), "serve")
+
+    async def _serve(self) -> None:
+        while self._groups:
             groups = self._next_groups()
             requests = [request for group in groups for request in group.requests]
             try:
-                given = await self._decide(requests)
+                given = await self._work(requests)
             except Exception:  # noqa: BLE001 - the top of the loop: whoever waits must be answered
                 _LOG.exception("serving a shard failed")
                 given = [unavailable(Reason.OUTCOME_UNKNOWN)] * len(requests)
@@ -108,44 +217,15 @@ class Home:
                 end = start + len(group.requests)
                 self._hand_back(group, given[start:end])
                 start = end
+        self._is_served = False
 
     def _next_groups(self) -> list[Group]:
-        groups = [self._queue.popleft()]
+        groups = [self._groups.popleft()]
         size = len(groups[0].requests)
-        while self._queue and size + len(self._queue[0].requests) <= CALL_REQUESTS_MAX:
-            size += len(self._queue[0].requests)
-            groups.append(self._queue.popleft())
+        while self._groups and size + len(self._groups[0].requests) <= CALL_REQUESTS_MAX:
+            size += len(self._groups[0].requests)
+            groups.append(self._groups.popleft())
         return groups
-
-    async def _decide(self, requests: Sequence[Deduction]) -> list[Answer]:
-        given = await self._ask(requests)
-        short = [i for i, answer in enumerate(given) if answer is INSUFFICIENT]
-        if short:
-            settled = await self._shortage.settle(self._partition, [requests[i] for i in short])
-            for i, answer in zip(short, settled, strict=True):
-                given[i] = answer
-        return given
-
-    async def _ask(self, requests: Sequence[Deduction]) -> list[Answer]:
-        self._metrics.script_requests.observe(len(requests))
-        try:
-            served = await self._shards.deduct(self._partition, pack(requests))
-        except StockUnavailableError as failure:
-            return [unavailable(failure.reason)] * len(requests)
-        except MissingShardError:
-            return [MISSING] * len(requests)
-        return answers(requests, served, shard=self._shard)
-
-    def _hand_back(self, group: Group, given: list[Answer]) -> None:
-        astray = [i for i, answer in enumerate(given) if answer is STALE or answer is MISSING]
-        if not astray:
-            group.answer(given)
-            return
-        kept = [i for i, answer in enumerate(given) if not (answer is STALE or answer is MISSING)]
-        if kept:
-            group.part(kept).answer([given[i] for i in kept])
-        why = given[astray[-1]].reason
-        self._reroute(group.part(astray)._replace(reroutes=group.reroutes + 1, why=why))
 
 
 _LOG = logging.getLogger(__name__)

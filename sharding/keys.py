@@ -20,7 +20,7 @@ _ALPHABET = digits + ascii_lowercase
 
 
 def head(tag: str) -> str:
-    """Hash: number, generation, owner, partitions, records, records_since_ms, replays."""
+    """Hash; its fields are listed in sharding/lua/include/head.lua."""
     return f"inv:{{{tag}}}:head"
 
 
@@ -35,7 +35,8 @@ def stock(tag: str, product_id: int) -> str:
 
 
 def records(tag: str, generation: int) -> str:
-    """Hash: `<product>:<request_id>` to what that request came to; see sharding/records.py."""
+    """Hash: `<product>:<request_id>` to what that request came to; see
+    sharding/lua/include/records.lua."""
     return f"inv:{{{tag}}}:seen:{generation}"
 
 
@@ -45,7 +46,7 @@ def all_records(tag: str) -> tuple[str, ...]:
 
 
 def product_info(tag: str, product_id: int) -> str:
-    """Hash: a product's layout, status and settings, the same in each of its partitions."""
+    """Hash: layout, shards, epoch, buffer, sold_before; the same in each shard's partition."""
     return f"inv:{{{tag}}}:product:{product_id}"
 
 

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from ssl import SSLContext
 from typing import NamedTuple
 
@@ -73,6 +74,7 @@ class LaneOptions:
 class _Call(NamedTuple):
     command: bytes
     asking: bool
+    deadline: float
     reply: asyncio.Future[object]
 
 
@@ -131,30 +133,35 @@ class Lane(asyncio.Protocol):
         self._round_timer: asyncio.TimerHandle | None = None
         self._send_is_due = False
         self._is_closed = False
-        wait_ms = int(options.timeout_s * 800)
-        self._wait = packed(("WAIT", str(options.replicas), str(wait_ms)))
+        self._wait_s = options.timeout_s
+        self._wait = packed(("WAIT", str(options.replicas), str(int(self._wait_s * 1_000))))
 
-    def call(self, command: bytes, *, asking: bool = False) -> asyncio.Future[object]:
-        """Queue one packed command; the future holds its reply or a LaneError."""
+    def call(
+        self, command: bytes, *, asking: bool = False, deadline: float = inf
+    ) -> asyncio.Future[object]:
+        """Queue one packed command; the future holds its reply or a LaneError.
+
+        `deadline`, in the loop's time: what still waits in the queue by then is never sent.
+        """
         future: asyncio.Future[object] = self._loop.create_future()
         if self._is_closed:
             future.set_exception(NotSentError("closed"))
         elif len(self._queue) >= QUEUE_CALLS_MAX:
             future.set_exception(QueueFullError())
         else:
-            self._queue.append(_Call(command, asking, future))
+            self._queue.append(_Call(command, asking, deadline, future))
             self._wake()
         return future
 
     async def close(self) -> None:
         """Drop the connection; what is queued fails with NotSentError."""
         self._is_closed = True
+        self._fail_queue("closed")
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
         if self._transport is not None:
             self._transport.abort()
-        self._fail_queue("closed")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -186,6 +193,9 @@ class Lane(asyncio.Protocol):
     def _wake(self) -> None:
         if self._connecting or self._round or self._send_is_due or not self._queue:
             return
+        if self._is_closed:
+            self._fail_queue("closed")
+            return
         if self._transport is None:
             name = f"connect {self._node.host}:{self._node.port}"
             self._connecting = self._loop.create_task(self._connect(), name=name)
@@ -198,10 +208,21 @@ class Lane(asyncio.Protocol):
         self._send_is_due = False
         if self._transport is None or self._round or not self._queue:
             return
-        count = min(len(self._queue), ROUND_CALLS_MAX)
-        self._metrics.round_calls.observe(count)
-        calls = [self._queue.popleft() for _ in range(count)]
-        self._send(calls, waits=self._options.replicas > 0)
+        calls = self._next_calls()
+        if calls:
+            self._metrics.round_calls.observe(len(calls))
+            self._send(calls, waits=self._options.replicas > 0)
+
+    def _next_calls(self) -> list[_Call]:
+        now = self._loop.time()
+        calls: list[_Call] = []
+        while self._queue and len(calls) < ROUND_CALLS_MAX:
+            call = self._queue.popleft()
+            if call.deadline < now:
+                _fail(call.reply, QueueFullError("waited too long for its turn"))
+            else:
+                calls.append(call)
+        return calls
 
     def _send(self, calls: list[_Call], *, waits: bool) -> None:
         assert self._transport is not None
@@ -215,13 +236,14 @@ class Lane(asyncio.Protocol):
         if waits:
             parts.append(self._wait)
         self._transport.writelines(parts)
-        self._round_timer = self._loop.call_later(self._options.timeout_s, self._abort)
+        limit_s = self._options.timeout_s + (self._wait_s if waits else 0.0)
+        self._round_timer = self._loop.call_later(limit_s, self._abort)
 
     async def _connect(self) -> None:
         try:
             async with asyncio.timeout(self._options.timeout_s):
                 await self._open()
-        except (OSError, LaneError, TimeoutError) as error:
+        except (OSError, LaneError, TimeoutError, UnicodeError) as error:
             self._abort()
             self._fail_queue(str(error) or "connecting timed out")
         finally:
@@ -241,7 +263,7 @@ class Lane(asyncio.Protocol):
         user = (self._options.username,) if self._options.username else ()
         reply: asyncio.Future[object] = self._loop.create_future()
         auth = packed(("AUTH", *user, self._options.password))
-        self._send([_Call(auth, asking=False, reply=reply)], waits=False)
+        self._send([_Call(auth, asking=False, deadline=inf, reply=reply)], waits=False)
         answer = await reply
         if isinstance(answer, ReplyError):
             raise NotSentError(f"the node refuses the credentials: {answer}")

@@ -12,7 +12,7 @@ from sharding.scripts import script
 
 _OPEN = script("open")
 _HEAD = script("head")
-_TOUCH = script("touch")
+_CONFIRM = script("confirm")
 _ROTATE = script("rotate")
 
 
@@ -109,13 +109,21 @@ class Partitions:
             partitions=self._partitions,
         )
 
-    async def replicated(self, partition: int) -> None:
-        """Return once a replica has everything that this partition's master has done so far.
+    async def replicated(self, partition: int, *, ledger: int, last: EventId) -> bool:
+        """Whether the stream has the entry `last`; if so, a replica has it by now, too.
 
-        In `fast` durability there is nothing to wait for.
+        A master that was promoted since the entry was read may not have it. In `fast` durability
+        nothing waits for a replica.
         """
-        head = keys.head(self._tag(partition))
-        await self._cluster.run(_TOUCH, partition, [head], (), lane=LaneKind.WRITE)
+        tag = self._tag(partition)
+        reply = await self._cluster.run(
+            _CONFIRM,
+            partition,
+            [keys.head(tag), keys.events(tag, ledger)],
+            [str(last)],
+            lane=LaneKind.WRITE,
+        )
+        return reply[3] == 1
 
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
         """Remove the entries strictly below an id; returns how many."""

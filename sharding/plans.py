@@ -18,6 +18,8 @@ class LoadPlan:
     buffer: int
     sold_before: int
     """Units sold in earlier epochs."""
+    former_shards: tuple[int, ...] = ()
+    """Other shard counts that the product had; their shards still know the requests of that time."""
 
 
 def split_evenly(total: int, shards: int) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """The Lua scripts as they are sent: each file with its includes, and its digest."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
@@ -16,6 +17,10 @@ class Script:
     name: str
     source: str
     digest: str
+
+    def call(self, keys: Sequence[str], args: Sequence[str | bytes]) -> tuple[str | bytes, ...]:
+        """The command that runs it."""
+        return ("EVALSHA", self.digest, str(len(keys)), *keys, *args)
 
 
 @cache

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-MASTERS_ADDRESSES_MAX = 1_000
 Durability = Literal["replicated", "fast"]
 
 
@@ -52,7 +51,7 @@ class StockSettings(BaseSettings):
 
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
     """`host:port,host:port` as pairs; ValueError if it is anything else."""
-    return tuple(parse_address(part) for part in text.split(",")[:MASTERS_ADDRESSES_MAX])
+    return tuple(parse_address(part) for part in text.split(","))
 
 
 def parse_address(text: str) -> tuple[str, int]:

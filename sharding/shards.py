@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
-from sharding.outcomes import State
+from sharding.errors import StockUnavailableError
+from sharding.outcomes import Reason, State
 from sharding.packing import NO_REQUESTS
 from sharding.placement import Layout, ledger_of
+from sharding.plans import LoadPlan
 from sharding.scripts import script
 
 LEDGERS = 1
@@ -65,10 +67,22 @@ class ShardReading(NamedTuple):
     last_out: dict[int, int]
     open_transfers: tuple[OpenTransfer, ...]
 
+    def is_on_sale(self, layout: Layout) -> bool:
+        """Whether units can be taken here by callers of that layout."""
+        return self.state is State.OPEN and not self.frozen and self.layout == layout.version
+
     @property
     def version(self) -> tuple[int, int]:
         """Changes whenever units may have come back or gone elsewhere."""
         return self.generation, self.moves
+
+
+class Loaded(NamedTuple):
+    """What became of a load: `word` as load.lua returns it, and the shard as it is if that is "done"."""
+
+    word: str
+    available: int = 0
+    state: State = State.CLOSED
 
 
 class Taken(NamedTuple):
@@ -145,7 +159,14 @@ class Shards:
             _TAKE,
             donor,
             self._keys[donor],
-            (self._product, str(donor), str(receiver), str(number), str(quantity)),
+            (
+                self._product,
+                str(donor),
+                str(receiver),
+                str(number),
+                str(quantity),
+                self._layout,
+            ),
             lane=LaneKind.MOVE,
         )
         word = _word(reply)
@@ -165,9 +186,20 @@ class Shards:
         self._cluster.metrics.moves.labels("ack").inc()
 
     async def finish(self, transfer: OpenTransfer) -> None:
-        """Bring a transfer that anybody left open to its end."""
-        await self.put(transfer)
-        await self.ack(transfer)
+        """Bring a transfer that anybody left open to its end.
+
+        The note was read without a replica's word, so the take is confirmed first: a put must never
+        outlive a take that a failover undoes.
+        """
+        taken = await self.take(
+            transfer.donor,
+            receiver=transfer.receiver,
+            number=transfer.number,
+            quantity=transfer.units,
+        )
+        if taken.word == "taken":
+            await self.put(transfer)
+            await self.ack(transfer)
 
     async def mark_gathering(self, partition: int) -> None:
         """Let this shard go first where two need each other's units, for 50 ms."""
@@ -216,31 +248,30 @@ class Shards:
         assert isinstance(status, bytes)
         return Served(available, status, (), _state(state))
 
-    async def load(
-        self, partition: int, *, epoch: int, amount: int, buffer: int, sold_before: int
-    ) -> tuple[str, int, str]:
-        """Put units into one shard. Returns the script's word, the available units, the state."""
+    async def load(self, partition: int, amount: int, plan: LoadPlan) -> Loaded:
+        """Put units into one shard."""
         reply = await self._cluster.run(
             _LOAD,
             partition,
             (*self._keys[partition], self._info_keys[partition]),
             (
                 self._product,
-                str(epoch),
+                str(plan.epoch),
                 self._layout,
                 str(self.layout.shards),
                 str(amount),
-                str(buffer),
-                str(sold_before),
+                str(plan.buffer),
+                str(plan.sold_before),
+                " ".join(map(str, plan.former_shards)),
             ),
             lane=LaneKind.MOVE,
         )
         word = _word(reply)
         if word != "done":
-            return word, 0, ""
+            return Loaded(word)
         available, state = reply[3], reply[4]
         assert isinstance(available, int)
-        return word, available, _state(state)
+        return Loaded(word, available, _state(state))
 
     async def change_state(
         self, partition: int, *, epoch: int, source: State, target: State
@@ -292,6 +323,13 @@ def _served(reply: Sequence[object]) -> Served:
 
 
 def _reading(partition: int, reply: Sequence[object]) -> ShardReading:
+    try:
+        return _parsed(partition, reply)
+    except ValueError as error:
+        raise StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} {error}") from error
+
+
+def _parsed(partition: int, reply: Sequence[object]) -> ShardReading:
     _, generation, _, flat = reply
     assert isinstance(generation, int)
     assert isinstance(flat, list)

@@ -7,19 +7,21 @@ between the two nothing but deductions happened, and those only lower the sum th
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from sharding.answers import INSUFFICIENT, MISSING, answers, unavailable
 from sharding.errors import StockUnavailableError
 from sharding.metrics import StockMetrics
-from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.outcomes import Answer, Deduction, Reason
 from sharding.packing import pack
 from sharding.shards import MissingShardError, OpenTransfer, Served, ShardReading, Shards
 from sharding.turnstile import Turnstile
 
-ROUNDS_MAX = 64
+ROUNDS_MIN = 64
+"""Steps that one shortage is worth; more where there are more shards to gather from."""
 YIELD_S = 0.005
-"""How long a home steps back for another one that gathers and goes first."""
+"""How long a home steps back when there is nothing for it to do just now."""
 
 Waiting = Mapping[int, Deduction]
 """Requests by their position in what was asked: the same request may stand there twice."""
@@ -27,11 +29,24 @@ Answered = dict[int, Answer]
 """Answers by the position of their requests."""
 
 
+class Gathered(Enum):
+    """What a step of gathering units came to."""
+
+    SOME = "some"
+    """Units moved: ask home again."""
+    NOTHING_NOW = "nothing now"
+    """Nobody can give just now: ask home again after a while."""
+    TOO_FEW = "too few"
+    """All shards together have fewer units than are wanted."""
+
+
 class Survey(NamedTuple):
     """One reading of all shards; `proven` says that a second one found nothing moved."""
 
     readings: Sequence[ShardReading]
     proven: bool
+    on_sale: bool = True
+    """Whether every shard was open, in the layout that was asked for."""
 
     @property
     def available(self) -> int:
@@ -53,11 +68,12 @@ class Survey(NamedTuple):
 async def survey(shards: Shards) -> Survey:
     """Read all shards twice. StockUnavailableError or MissingShardError if one cannot be read."""
     first = await shards.read_all()
+    on_sale = all(reading.is_on_sale(shards.layout) for reading in first)
     if any(reading.open_transfers for reading in first):
-        return Survey(first, proven=False)
+        return Survey(first, proven=False, on_sale=on_sale)
     second = await shards.read_all()
     unmoved = [reading.version for reading in first] == [reading.version for reading in second]
-    return Survey(first, proven=unmoved)
+    return Survey(first, proven=unmoved, on_sale=on_sale)
 
 
 class Shortage:
@@ -66,20 +82,45 @@ class Shortage:
     def __init__(self, shards: Shards, metrics: StockMetrics) -> None:
         self._shards = shards
         self._metrics = metrics
+        self._rounds_max = max(ROUNDS_MIN, 2 * shards.layout.shards)
         self._surveys = Turnstile(self._survey, name=f"survey {shards.product_id}")
 
     async def settle(self, home: int, requests: Sequence[Deduction]) -> list[Answer]:
         """Answer requests that the shard in partition `home` had too few units for, in their order.
 
-        Never raises.
+        Every failure is an answer.
         """
         answered: Answered = {}
         failure = await self._settle(home, dict(enumerate(requests)), answered)
         return [answered.get(i, failure) for i in range(len(requests))]
 
+    async def gather(self, home: int, quantity: int, *, at_home: int) -> Gathered:
+        """Take one step towards `quantity` units at `home`, which has `at_home`.
+
+        StockUnavailableError or MissingShardError if a shard cannot be asked.
+        """
+        seen = await self._surveys.run()
+        if seen.open_transfers:
+            await self._finish(seen.open_transfers)
+            return Gathered.SOME
+        if not seen.on_sale:
+            return Gathered.NOTHING_NOW
+        if seen.proven and seen.available < quantity:
+            return Gathered.TOO_FEW
+        donor = seen.richest_but(home)
+        if donor is None:
+            return Gathered.NOTHING_NOW
+        lacking = max(1, quantity - at_home)
+        transfer = await self._take(home, donor, quantity=lacking, least=lacking)
+        if transfer is None:
+            return Gathered.NOTHING_NOW
+        await self._shards.put(transfer)
+        await self._ack(transfer)
+        return Gathered.SOME
+
     async def _settle(self, home: int, waiting: dict[int, Deduction], answered: Answered) -> Answer:
         """Fill in `answered`; returns the answer to all that are still waiting at the end."""
-        for _ in range(ROUNDS_MAX):
+        for _ in range(self._rounds_max):
             try:
                 seen = await self._surveys.run()
                 done = await self._settle_once(home, waiting, seen)
@@ -87,6 +128,9 @@ class Shortage:
                 return unavailable(_reason(failure))
             except MissingShardError:
                 return MISSING
+            if done is None:
+                await asyncio.sleep(YIELD_S)
+                continue
             answered.update(done)
             for position in done:
                 del waiting[position]
@@ -99,19 +143,24 @@ class Shortage:
         self._metrics.proofs.labels("proven" if result.proven else "moved").inc()
         return result
 
-    async def _settle_once(self, home: int, waiting: Waiting, seen: Survey) -> Answered:
-        """Take one step; returns the requests that it answered."""
+    async def _settle_once(self, home: int, waiting: Waiting, seen: Survey) -> Answered | None:
+        """Take one step; returns the requests that it answered, None if there was nothing to do."""
         if seen.open_transfers:
-            for transfer in seen.open_transfers:
-                await self._shards.finish(transfer)
+            await self._finish(seen.open_transfers)
             return {}
+        if not seen.on_sale:
+            return _without_short(await self._ask_home(home, waiting)) or None
         hopeless = {i: r for i, r in waiting.items() if r.quantity > seen.available}
         if hopeless and seen.proven:
             return await self._refuse(home, hopeless)
         donor = seen.richest_but(home)
         if donor is None:
             return _without_short(await self._ask_home(home, waiting))
-        return _without_short(await self._bring(home, donor, waiting, seen.available_at(home)))
+        return await self._bring(home, donor, waiting, seen.available_at(home))
+
+    async def _finish(self, transfers: Iterable[OpenTransfer]) -> None:
+        for transfer in transfers:
+            await self._shards.finish(transfer)
 
     async def _refuse(self, home: int, hopeless: Waiting) -> Answered:
         """An earlier copy may have been accepted since home was asked: look again, last of all."""
@@ -121,41 +170,54 @@ class Shortage:
 
     async def _ask_home(self, home: int, waiting: Waiting) -> Answered:
         asking = self._shards.deduct(home, pack(waiting.values()))
-        return await self._served(home, waiting, asking)
+        answered, _ = await self._served(home, waiting, asking)
+        return answered
 
     async def _bring(
         self, home: int, donor: ShardReading, waiting: Waiting, at_home: int
-    ) -> Answered:
-        least = min(request.quantity for request in waiting.values())
-        if at_home + donor.available < least:
+    ) -> Answered | None:
+        quantity = units_to_move(waiting.values(), at_home=at_home, at_donor=donor.available)
+        least = min(request.quantity for request in waiting.values()) - at_home
+        transfer = await self._take(home, donor, quantity=quantity, least=least)
+        if transfer is None:
+            return None
+        putting = self._shards.put(transfer, pack(waiting.values()))
+        answered, is_done = await self._served(home, waiting, putting)
+        if is_done:
+            await self._ack(transfer)
+        return _without_short(answered)
+
+    async def _take(
+        self, home: int, donor: ShardReading, *, quantity: int, least: int
+    ) -> OpenTransfer | None:
+        """Begin a transfer to `home`; None if the donor gives nothing now.
+
+        Where one donor has less than the `least` that helps, home says that it is gathering.
+        """
+        if donor.available < least:
             await self._shards.mark_gathering(home)
         number = donor.last_out.get(home, 0) + 1
-        wanted = units_to_move(waiting.values(), at_home=at_home, at_donor=donor.available)
         taken = await self._shards.take(
-            donor.partition, receiver=home, number=number, quantity=wanted
+            donor.partition, receiver=home, number=number, quantity=quantity
         )
-        if taken.word == "gathering":
-            await asyncio.sleep(YIELD_S)
         if taken.word != "taken":
-            return {}
-        transfer = OpenTransfer(donor.partition, home, number, taken.numbers[0])
-        putting = self._shards.put(transfer, pack(waiting.values()))
-        answered = await self._served(home, waiting, putting)
-        if all(answer.outcome is not Outcome.UNAVAILABLE for answer in answered.values()):
-            await self._ack(transfer)
-        return answered
+            return None
+        return OpenTransfer(donor.partition, home, number, taken.numbers[0])
 
     async def _served(
         self, partition: int, waiting: Waiting, serving: Awaitable[Served]
-    ) -> Answered:
-        """The answers of a step that serves requests: here alone their own outcome can be unknown."""
+    ) -> tuple[Answered, bool]:
+        """The answers of a step that serves requests, and whether it was carried out.
+
+        Here alone the requests' own outcome can be unknown.
+        """
         try:
             served = await serving
         except StockUnavailableError as failure:
-            return dict.fromkeys(waiting, unavailable(failure.reason))
+            return dict.fromkeys(waiting, unavailable(failure.reason)), False
         shard = self._shards.partitions.index(partition)
         given = answers(list(waiting.values()), served, shard=shard)
-        return dict(zip(waiting, given, strict=True))
+        return dict(zip(waiting, given, strict=True)), True
 
     async def _ack(self, transfer: OpenTransfer) -> None:
         try:

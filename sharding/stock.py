@@ -1,9 +1,11 @@
 """The live stock of all products: what the server asks of this package."""
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
-from sharding.answers import STALE, answers, unavailable
+from sharding.answers import CLOSED, INSUFFICIENT, MISSING, STALE, answers, unavailable
 from sharding.cluster import Cluster
 from sharding.directory import Directory, Listing
 from sharding.errors import StockError, StockUnavailableError
@@ -18,17 +20,22 @@ from sharding.outcomes import (
     ShardStock,
     State,
 )
-from sharding.placement import home_shard
+from sharding.placement import Layout, home_shard
 from sharding.plans import LoadPlan
 from sharding.shards import MissingShardError, OpenTransfer, Served, ShardReading, Shards
-from sharding.shortage import Shortage, Survey, survey
+from sharding.shortage import Gathered, Shortage, Survey, survey
+
+_LOG = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 QUEUED_REQUESTS_MAX = 50_000
 """Requests in this process that are not answered yet; beyond it new ones are refused."""
 REROUTES_MAX = 8
 REROUTE_PAUSE_S = 0.02
+LISTING_FRESH_S = 0.25
 SURVEYS_MAX = 8
-ADJUST_ROUNDS_MAX = 64
+ADJUST_ROUNDS_MIN = 64
 
 
 class LoadConflictError(StockError):
@@ -42,16 +49,32 @@ class CloseBusyError(StockError):
 class _Product:
     """One product under its present layout, as this process routes to it."""
 
-    __slots__ = ("homes", "listing", "shards")
+    __slots__ = ("_found_s", "homes", "listing", "shards", "shortage")
 
-    def __init__(self, stock: "Stock", listing: Listing, shards: Shards) -> None:
+    def __init__(
+        self, stock: "Stock", listing: Listing, shards: Shards, former: Sequence[Shards]
+    ) -> None:
         self.listing = listing
         self.shards = shards
-        shortage = Shortage(shards, stock.metrics)
+        self.shortage = Shortage(shards, stock.metrics)
+        self._found_s = asyncio.get_running_loop().time()
         self.homes = [
-            Home(shards, shard, shortage, stock.metrics, stock.reroute)
+            Home(
+                shards,
+                shard,
+                former,
+                self.shortage,
+                stock.metrics,
+                reroute=stock.reroute,
+                spawn=stock.spawn,
+            )
             for shard in range(listing.layout.shards)
         ]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it was looked up so lately that another look would tell the same."""
+        return asyncio.get_running_loop().time() - self._found_s < LISTING_FRESH_S
 
 
 class Stock:
@@ -67,8 +90,7 @@ class Stock:
         self._directory = Directory(cluster)
         self._products: dict[int, _Product] = {}
         self._lookups: dict[int, asyncio.Task[_Product | None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._serving: set[Home] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._queued = 0
 
     def deduct(self, deductions: Sequence[Deduction]) -> asyncio.Future[list[Answer]]:
@@ -78,6 +100,9 @@ class Stock:
         """
         done: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
         size = len(deductions)
+        if not size:
+            done.set_result([])
+            return done
         if self._queued + size > QUEUED_REQUESTS_MAX:
             done.set_result([unavailable(Reason.QUEUE_FULL)] * size)
             return done
@@ -96,15 +121,22 @@ class Stock:
         return done
 
     def reroute(self, group: Group) -> None:
-        """Look a group's product up again and send it on: its layout was outdated."""
+        """Look a group's product up again and send it on: its layout may be outdated."""
         product_id = group.requests[0].product_id
+        product = self._products.get(product_id)
+        if group.why is Reason.PRODUCT_CLOSED and product is not None and product.is_fresh:
+            # An older copy cannot know that the product was loaded anew elsewhere.
+            is_fact = not product.listing.is_copy
+            answer = CLOSED if is_fact else unavailable(Reason.SHARDS_UNREACHABLE)
+            group.answer([answer] * len(group.requests))
+            return
         self._products.pop(product_id, None)
         if group.reroutes > REROUTES_MAX:
             if group.why is Reason.SHARD_CORRUPT:
                 self.metrics.corrupt.inc()
             refuse(group, group.why)
             return
-        self._spawn(self._look_up_and_route(product_id, group), f"reroute {product_id}")
+        self.spawn(self._look_up_and_route(product_id, group), f"reroute {product_id}")
 
     async def read(self, product_id: int) -> ProductStock | None:
         """The live counts; None if the product was never loaded. StockUnavailableError."""
@@ -128,59 +160,32 @@ class Stock:
         self, product_id: int, *, request_id: str, quantity: int, reason: str
     ) -> Answer:
         """Add units once per request id. DEDUCTED means that it was applied."""
-        return await self._adjust("restock", product_id, request_id, quantity, reason)
+        return await self._whole(
+            self._adjust("restock", product_id, request_id, quantity, reason), "restock"
+        )
 
     async def remove(
         self, product_id: int, *, request_id: str, quantity: int, reason: str
     ) -> Answer:
         """Take unsold units away once per request id. DEDUCTED means that it was applied."""
-        return await self._adjust("remove", product_id, request_id, quantity, reason)
+        return await self._whole(
+            self._adjust("remove", product_id, request_id, quantity, reason), "remove"
+        )
 
     async def load(self, plan: LoadPlan) -> None:
         """Put a product's units into its shards and open them. Repeating it changes nothing.
 
         LoadConflictError if a shard is in another epoch; StockUnavailableError: call again.
         """
-        shards = Shards(self._cluster, plan.product_id, plan.layout)
-        await self._all(
-            self._load_shard(shards, partition, amount, plan)
-            for partition, amount in zip(shards.partitions, plan.amounts, strict=True)
-        )
-        await self._all(
-            self._lead(shards, partition, plan.epoch, State.LOADING, State.OPEN)
-            for partition in shards.partitions
-        )
-        self._products.pop(plan.product_id, None)
+        await self._whole(self._load(plan), "load")
 
     async def close(self, product_id: int, epoch: int) -> None:
         """Stop every shard, finish transfers, give the units back. Repeating it changes nothing.
 
-        CloseBusyError while units are held; StockUnavailableError: call again.
+        LoadConflictError if the product is in another epoch; CloseBusyError while units are held;
+        StockUnavailableError: call again.
         """
-        product = await self._find(product_id)
-        if product is None:
-            raise LoadConflictError(f"product {product_id} was never loaded")
-        shards = product.shards
-        await self._all(
-            self._lead(shards, partition, epoch, State.OPEN, State.CLOSING)
-            for partition in shards.partitions
-        )
-        await self.finish_transfers(product_id)
-        await self._all(_close_shard(shards, partition, epoch) for partition in shards.partitions)
-
-    async def finish_transfers(self, product_id: int) -> int:
-        """Bring every open transfer of a product to its end; returns how many there were."""
-        product = await self._find(product_id)
-        if product is None:
-            return 0
-        transfers = [
-            transfer
-            for reading in await product.shards.read_all()
-            for transfer in reading.open_transfers
-        ]
-        for transfer in transfers:
-            await product.shards.finish(transfer)
-        return len(transfers)
+        await self._whole(self._close(product_id, epoch), "close")
 
     async def open_transfers(self, product_id: int) -> frozenset[OpenTransfer]:
         """The transfers of a product that are open now."""
@@ -201,19 +206,10 @@ class Stock:
     def _route(self, product_id: int, group: Group) -> None:
         product = self._products.get(product_id)
         if product is None:
-            self._spawn(self._look_up_and_route(product_id, group), f"look up {product_id}")
+            self.spawn(self._look_up_and_route(product_id, group), f"look up {product_id}")
             return
         for home, part in _by_home(product, group):
             home.put(part)
-            if home not in self._serving:
-                self._serving.add(home)
-                self._spawn(self._serve(home), "serve")
-
-    async def _serve(self, home: Home) -> None:
-        try:
-            await home.serve_queue()
-        finally:
-            self._serving.discard(home)
 
     async def _look_up_and_route(self, product_id: int, group: Group) -> None:
         if group.reroutes > 1:
@@ -222,6 +218,10 @@ class Stock:
             product = await self._find(product_id)
         except StockUnavailableError as failure:
             refuse(group, failure.reason)
+            return
+        except Exception:  # noqa: BLE001 - the top of a task: whoever waits must be answered
+            _LOG.exception("looking a product up failed")
+            refuse(group, Reason.SHARD_CORRUPT)
             return
         if product is None:
             group.answer([Answer(Outcome.UNKNOWN_PRODUCT)] * len(group.requests))
@@ -243,7 +243,10 @@ class Stock:
         listing = await self._directory.find(product_id)
         if listing is None:
             return None
-        product = _Product(self, listing, Shards(self._cluster, product_id, listing.layout))
+        shards = Shards(self._cluster, product_id, listing.layout)
+        # No shard is ever asked by version 0, so there is nothing but answers to earlier requests.
+        former = [Shards(self._cluster, product_id, Layout(0, count)) for count in listing.former]
+        product = _Product(self, listing, shards, former)
         self._products[product_id] = product
         return product
 
@@ -263,12 +266,12 @@ class Stock:
     async def _adjust(
         self, kind: str, product_id: int, request_id: str, quantity: int, reason: str
     ) -> Answer:
-        for _ in range(ADJUST_ROUNDS_MAX):
+        for _ in range(ADJUST_ROUNDS_MIN + 4 * self._cluster.settings.partitions):
             product = await self._find(product_id)
             if product is None:
                 return Answer(Outcome.UNKNOWN_PRODUCT)
             answer = await self._adjust_once(kind, product, request_id, quantity, reason)
-            if answer is STALE:
+            if answer in (STALE, MISSING) or (answer == CLOSED and not product.is_fresh):
                 await self._forget(product_id)
             elif answer is not None:
                 return answer
@@ -285,50 +288,60 @@ class Stock:
             served = await shards.adjust(
                 home, kind, request_id=request_id, quantity=quantity, reason=reason
             )
-            request = Deduction(request_id, shards.product_id, quantity)
-            if served.statuses == b"I":
-                return await self._gather_for_removal(shards, home, quantity, served)
+            if served.statuses != b"I":
+                return _adjusted(served, shard=shard)
+            gathered = await product.shortage.gather(home, quantity, at_home=served.available)
         except MissingShardError:
-            return STALE
-        return _adjusted(request, served, shard=shard)
-
-    async def _gather_for_removal(
-        self, shards: Shards, home: int, quantity: int, served: Served
-    ) -> Answer | None:
-        seen = await survey(shards)
-        for transfer in seen.open_transfers:
-            await shards.finish(transfer)
-        if seen.proven and seen.available < quantity:
-            return Answer(Outcome.INSUFFICIENT_STOCK)
-        donor = seen.richest_but(home)
-        if donor is None or seen.open_transfers:
-            return None
-        number = donor.last_out.get(home, 0) + 1
-        lacking = max(1, quantity - served.available)
-        taken = await shards.take(donor.partition, receiver=home, number=number, quantity=lacking)
-        if taken.word == "taken":
-            await shards.finish(OpenTransfer(donor.partition, home, number, taken.numbers[0]))
+            return MISSING
+        if gathered is Gathered.TOO_FEW:
+            return INSUFFICIENT
+        if gathered is Gathered.NOTHING_NOW:
+            await asyncio.sleep(REROUTE_PAUSE_S)
         return None
+
+    async def _load(self, plan: LoadPlan) -> None:
+        shards = Shards(self._cluster, plan.product_id, plan.layout)
+        await self._all(
+            self._load_shard(shards, partition, amount, plan)
+            for partition, amount in zip(shards.partitions, plan.amounts, strict=True)
+        )
+        await self._all(
+            self._lead(shards, partition, plan.epoch, State.LOADING, State.OPEN)
+            for partition in shards.partitions
+        )
+        self._products.pop(plan.product_id, None)
+
+    async def _close(self, product_id: int, epoch: int) -> None:
+        # Another process may have loaded it with other shards since this one looked.
+        self._products.pop(product_id, None)
+        product = await self._find(product_id)
+        if product is None:
+            raise LoadConflictError(f"product {product_id} was never loaded")
+        if product.listing.epoch != epoch:
+            raise LoadConflictError(f"product {product_id} is not in epoch {epoch} any more")
+        shards = product.shards
+        await self._all(
+            self._lead(shards, partition, epoch, State.OPEN, State.CLOSING)
+            for partition in shards.partitions
+        )
+        for reading in await shards.read_all():
+            for transfer in reading.open_transfers:
+                await shards.finish(transfer)
+        await self._all(_close_shard(shards, partition, epoch) for partition in shards.partitions)
 
     async def _load_shard(
         self, shards: Shards, partition: int, amount: int, plan: LoadPlan
     ) -> None:
-        word, available, state = await shards.load(
-            partition,
-            epoch=plan.epoch,
-            amount=amount,
-            buffer=plan.buffer,
-            sold_before=plan.sold_before,
-        )
-        if word != "done":
+        loaded = await shards.load(partition, amount, plan)
+        if loaded.word != "done":
             raise LoadConflictError(
                 f"product {plan.product_id} cannot be loaded as epoch {plan.epoch}: "
-                f"its shard in partition {partition} answers {word}"
+                f"its shard in partition {partition} answers {loaded.word}"
             )
-        if state == State.LOADING and available != amount:
+        if loaded.state is State.LOADING and loaded.available != amount:
             raise LoadConflictError(
-                f"product {plan.product_id}: its shard in partition {partition} holds {available} "
-                f"units instead of {amount}"
+                f"product {plan.product_id}: its shard in partition {partition} holds "
+                f"{loaded.available} units instead of {amount}"
             )
 
     async def _lead(
@@ -346,10 +359,16 @@ class Stock:
             if isinstance(result, BaseException):
                 raise result
 
-    def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
+    def spawn(self, work: Coroutine[object, object, Result], name: str) -> asyncio.Task[Result]:
+        """Work that `drain` waits for."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _whole(self, work: Coroutine[object, object, Result], name: str) -> Result:
+        """The result of work of several steps, which goes on if the caller stops waiting for it."""
+        return await asyncio.shield(self.spawn(work, name))
 
 
 def _by_home(product: _Product, group: Group) -> Iterable[tuple[Home, Group]]:
@@ -378,8 +397,9 @@ async def _close_shard(shards: Shards, partition: int, epoch: int) -> None:
         raise CloseBusyError(f"product {shards.product_id}, partition {partition}: {word}")
 
 
-def _adjusted(request: Deduction, served: Served, *, shard: int) -> Answer:
-    firsts = (b"0",) if served.statuses == b"R" else ()
+def _adjusted(served: Served, *, shard: int) -> Answer:
+    firsts = (str(served.available).encode(),) if served.statuses == b"R" else ()
+    request = Deduction("", 0, 0)
     return answers([request], served._replace(firsts=firsts), shard=shard)[0]
 
 

@@ -22,11 +22,12 @@ class Turnstile(Generic[Result]):
 
     async def run(self) -> Result:
         """The result of a run that starts after this call. Cancelling a caller does not end the run."""
+        if self._next is not None:
+            return await asyncio.shield(self._next)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._guarded(None), name=self._name)
             return await asyncio.shield(self._running)
-        if self._next is None:
-            self._next = asyncio.create_task(self._guarded(self._running), name=self._name)
+        self._next = asyncio.create_task(self._guarded(self._running), name=self._name)
         return await asyncio.shield(self._next)
 
     async def _guarded(self, before: asyncio.Task[Result] | None) -> Result:

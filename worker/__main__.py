@@ -23,6 +23,7 @@ from ledger.journal import Journal
 from ledger.leases import Leases
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import require_schema
+from ledger.products import Products
 from ledger.raw_events import RawEvents
 from ledger.settings import explain
 from sharding.cluster import Cluster
@@ -30,6 +31,7 @@ from sharding.errors import PartitionCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
 from sharding.partitions import Partitions
 from sharding.settings import parse_address
+from sharding.shards import LEDGERS
 from worker.applier import Applier
 from worker.drain import Drain
 from worker.keeper import Keeper
@@ -41,7 +43,6 @@ from worker.waiting import wait_until
 
 WRONG_SET_UP = 2
 START_ATTEMPT_MAX = 8
-LEDGERS = 1
 STOP_GRACE_S = 5.0
 
 log = structlog.get_logger()
@@ -86,8 +87,16 @@ async def _work(
         tenancy = Tenancy(share, leases, metrics, ttl_s=settings.lease_ttl_s)
         applier = Applier(Journal(database, ledger_metrics, failpoints))
         drain = Drain(share, partitions, checkpoints, applier, settings, metrics, failpoints)
-        raw_events = RawEvents(database)
-        keeper = Keeper(share, partitions, checkpoints, raw_events, settings, metrics, failpoints)
+        keeper = Keeper(
+            share,
+            partitions,
+            checkpoints,
+            RawEvents(database),
+            Products(database),
+            settings,
+            metrics,
+            failpoints,
+        )
         resources.push_async_callback(tenancy.end)
         await _run_until_stopped(stop, tenancy, drain, keeper)
 

@@ -35,14 +35,17 @@ class Applier:
             await self._without_duplicates(chunks)
 
     async def _without_duplicates(self, chunks: Sequence[Chunk]) -> None:
-        """Look which effects the journal has; again if another worker adds one meanwhile."""
+        """Look which effects the journal has; again if another worker adds one meanwhile.
+
+        Ids that only the journal's unique key takes for one are never found: refused in the end.
+        """
         for lookup in range(1, DUPLICATE_LOOKUPS_MAX + 1):
             taken = await self._journal.existing(merge(chunks))
             try:
                 await self._journal.apply(merge(chunks, taken))
-            except DuplicateEffectsError:
+            except DuplicateEffectsError as error:
                 if lookup == DUPLICATE_LOOKUPS_MAX:
-                    raise
+                    raise BatchRefusedError("duplicate_effect", str(error)) from error
             else:
                 return
 

@@ -13,6 +13,7 @@ from ledger.failpoints import Failpoints
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.partitions import Partitions
+from sharding.shards import LEDGERS
 from worker.applier import Applier
 from worker.merge import Chunk, Delivery, cut, received
 from worker.metrics import WorkerMetrics
@@ -20,7 +21,7 @@ from worker.settings import WorkerSettings
 from worker.share import Share
 from worker.waiting import wait_until
 
-LEDGER = 0
+(LEDGER,) = range(LEDGERS)
 """The only MySQL server there is."""
 ENTRIES_MIN, ENTRIES_MAX = 2, 256
 ROWS_PER_ENTRY_FIRST_GUESS = 50.0
@@ -52,6 +53,7 @@ class Drain:
         self._rows_per_entry = ROWS_PER_ENTRY_FIRST_GUESS
         self._busy = 1
         self._failures = 0
+        self._undone: set[int] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; what has been read by then is applied."""
@@ -168,11 +170,29 @@ class Drain:
 
     async def _is_replicated(self, chunk: Chunk) -> bool:
         try:
-            await self._partitions.replicated(chunk.partition)
+            is_there = await self._partitions.replicated(
+                chunk.partition, ledger=LEDGER, last=chunk.end.id
+            )
         except StockUnavailableError as error:
             self._share.lose(chunk.partition, error)
             return False
-        return True
+        if is_there:
+            self._undone.discard(chunk.partition)
+        else:
+            self._undo(chunk)
+        return is_there
+
+    def _undo(self, chunk: Chunk) -> None:
+        """The master that was read is gone and the one that took over does not have all of it."""
+        self._metrics.reads_undone.inc()
+        self._forget(frozenset({chunk.partition}))
+        if chunk.partition not in self._undone:
+            self._undone.add(chunk.partition)
+            log.warning(
+                "events that had been read are gone from the stream, reading again",
+                partition=chunk.partition,
+                last=str(chunk.end.id),
+            )
 
     def _note(self, batch: Sequence[Chunk]) -> None:
         self._metrics.batch_rows.observe(

@@ -10,6 +10,7 @@ import structlog
 from ledger.checkpoints import Checkpoints
 from ledger.errors import LedgerError
 from ledger.failpoints import Failpoints
+from ledger.products import Products
 from ledger.raw_events import RawEvents
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
@@ -38,6 +39,7 @@ class Keeper:
         partitions: Partitions,
         checkpoints: Checkpoints,
         raw_events: RawEvents,
+        products: Products,
         settings: WorkerSettings,
         metrics: WorkerMetrics,
         failpoints: Failpoints,
@@ -46,6 +48,7 @@ class Keeper:
         self._partitions = partitions
         self._checkpoints = checkpoints
         self._raw_events = raw_events
+        self._products = products
         self._settings = settings
         self._metrics = metrics
         self._failpoints = failpoints
@@ -62,12 +65,13 @@ class Keeper:
 
     async def _tick(self) -> None:
         owned = sorted(self._share.owned)
+        self._refusals = {each: self._refusals[each] for each in owned if each in self._refusals}
         fenced = await asyncio.gather(*(self._look(partition) for partition in owned))
         self._show_fenced(Counter(reason for reason in fenced if reason))
         if time.monotonic() >= self._housekeeping_due_s:
             self._housekeeping_due_s = time.monotonic() + HOUSEKEEPING_EVERY_S
             await asyncio.gather(*(self._tidy(partition) for partition in owned))
-            await self._prune()
+            await self._tidy_ledger()
 
     async def _look(self, partition: int) -> str:
         """Open a partition if it is not; returns why it is not open after that, '' if it is."""
@@ -78,10 +82,7 @@ class Keeper:
         except StockUnavailableError as error:
             self._share.lose(partition, error)
             return AWAY
-        if head.is_open:
-            self._share.away.discard(partition)
-        else:
-            self._share.away.add(partition)
+        self._share.found(partition, is_open=head.is_open)
         self._show_lag(partition, head)
         return head.reason
 
@@ -109,13 +110,14 @@ class Keeper:
         refusal.again(text, time.monotonic())
 
     async def _tidy(self, partition: int) -> None:
-        if partition in self._share.away or partition not in self._share.trims:
+        trims = self._share.trims.get(partition)  # the partition may be lost in between
+        if trims is None or partition in self._share.away:
             return
         try:
             await self._partitions.rotate_records(
                 partition, record_ttl_s=self._settings.record_ttl_s
             )
-            below = self._share.trims[partition].due(time.monotonic())
+            below = trims.due(time.monotonic())
             if below is not None:
                 await self._trim(partition, below)
         except StockUnavailableError as error:
@@ -127,13 +129,14 @@ class Keeper:
         self._failpoints.hit("worker.after_trim")
         self._metrics.trimmed.inc(removed)
 
-    async def _prune(self) -> None:
+    async def _tidy_ledger(self) -> None:
         try:
             await self._raw_events.prune(
                 self._share.owned, older_than_s=self._settings.raw_event_ttl_s
             )
+            self._metrics.below_zero.set(await self._products.count_below_zero())
         except LedgerError:
-            self._metrics.failures.labels("prune").inc()
+            self._metrics.failures.labels("upkeep").inc()
 
     def _show_lag(self, partition: int, head: PartitionHead) -> None:
         if partition not in self._share.applied:

@@ -43,6 +43,11 @@ class WorkerMetrics:
             "Times that an event's number did not follow its forerunner's",
             registry=registry,
         )
+        self.reads_undone = Counter(
+            "inventory_worker_reads_undone_total",
+            "Times that events which had been read were not in the stream any more, as after a failover",
+            registry=registry,
+        )
         self.lag_entries = Gauge(
             "inventory_worker_stream_lag_entries",
             "Events that are in a partition's stream but not in the ledger",
@@ -53,6 +58,11 @@ class WorkerMetrics:
             "inventory_worker_stream_lag_seconds",
             "For how long the ledger has been behind a partition's stream at most",
             ["partition"],
+            registry=registry,
+        )
+        self.below_zero = Gauge(
+            "inventory_worker_products_below_zero",
+            "Products with less than nothing available in the ledger; for long, it is an oversell",
             registry=registry,
         )
         self.owned = Gauge(

@@ -53,8 +53,15 @@ class Share:
 
     def lose(self, partition: int, error: StockUnavailableError) -> None:
         """Note that a partition did not answer."""
-        self.away.add(partition)
+        self.found(partition, is_open=False)
         self._metrics.redis_failures.labels(error.reason.value).inc()
+
+    def found(self, partition: int, *, is_open: bool) -> None:
+        """Note whether a partition can be read; nothing if it was lost while it was asked."""
+        if is_open:
+            self.away.discard(partition)
+        elif partition in self.owned:
+            self.away.add(partition)
 
     def _forget(self, partition: int) -> None:
         self.away.discard(partition)

@@ -25,7 +25,7 @@ from deploy.demo.report import off, print_balance, print_history, progress, term
 from deploy.demo.shoppers import PATIENT, Shoppers
 from deploy.local.errors import StackError
 from deploy.local.stack import LocalStack
-from deploy.local.waiting import until
+from deploy.local.waiting import together, until
 from inventory.client import AsyncInventoryClient, InventoryError, NewProduct
 
 PRODUCT_ID = 1001
@@ -118,9 +118,8 @@ class Demo:
         history = self._history
         task = bars.add_task("buyers answered", total=history.buyers)
         history.on_answer(lambda: bars.update(task, completed=history.buyers_answered))
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._accidents(clients[0]), name="accidents")
-            await Shoppers(clients, PRODUCT_ID, history).buy(self._errands)
+        shoppers = Shoppers(clients, PRODUCT_ID, history)
+        await together(self._accidents(clients[0]), shoppers.buy(self._errands))
 
     async def _accidents(self, client: AsyncInventoryClient) -> None:
         await self._history.reached(RESTOCK_AT)
@@ -161,15 +160,15 @@ def main() -> int:
     console = terminal()
     console.print(f"seed {seed} (the same buyers again: --seed {seed})")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops everything, as Ctrl-C does
-    wrong: list[str] = []
     try:
         wrong = asyncio.run(hold(console, units=chosen.units, seed=seed))
+    except (StackError, InventoryError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return OFF
     except KeyboardInterrupt:
         return INTERRUPTED
-    except* (StackError, InventoryError) as failures:
-        wrong = [str(failure) for failure in failures.exceptions]
     for sentence in wrong:
-        print(f"demo: {sentence}", file=sys.stderr)
+        print(f"demo: off: {sentence}", file=sys.stderr)
     if wrong:
         return OFF
     console.print("[bold green]balanced[/]: every unit is in exactly one place")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from deploy.demo.history import History
 from deploy.demo.purchases import Errand, Purchase
+from deploy.local.waiting import together
 from inventory.client import AsyncInventoryClient, Deduction, DeductItem, RetryPolicy
 
 PATIENT = RetryPolicy(deadline_s=30.0)
@@ -28,9 +29,7 @@ class Shoppers:
     async def buy(self, errands: Sequence[Errand]) -> None:
         """Send everything, some of it at a time, and ask again for what was not decided."""
         queue = iter(errands)
-        async with asyncio.TaskGroup() as tasks:
-            for lane in range(LANES):
-                tasks.create_task(self._lane(queue), name=f"buyers-{lane}")
+        await together(*(self._lane(queue) for _ in range(LANES)))
         for _ in range(ROUNDS_MAX):
             await asyncio.gather(*map(self._ask_again, self._history.open))
 

@@ -1,4 +1,6 @@
--- One row per product. The shards' live units are part of available_stock.
+-- One row per product. The shards' live units are part of available_stock. Streams are applied at their own
+-- pace: units may be sold or removed at one shard before the stream of another tells that they came in, so
+-- available_stock and total_stock can be below zero for a while. Held and sold units stay in their shard.
 CREATE TABLE IF NOT EXISTS product_inventory (
     product_id       BIGINT       NOT NULL,
     name             VARCHAR(200) NOT NULL DEFAULT '',
@@ -23,7 +25,6 @@ CREATE TABLE IF NOT EXISTS product_inventory (
     PRIMARY KEY (product_id),
     CONSTRAINT product_id_positive CHECK (product_id > 0),
     CONSTRAINT product_status_known CHECK (status IN ('closed', 'loading', 'open', 'closing')),
-    CONSTRAINT product_available_not_negative CHECK (available_stock >= 0),
     CONSTRAINT product_held_not_negative CHECK (pre_deduct_stock >= 0),
     CONSTRAINT product_buffer_not_negative CHECK (buffer_stock >= 0),
     CONSTRAINT product_sold_not_negative CHECK (sold_count >= 0),

@@ -15,6 +15,7 @@
 -- ARGV[7] amount           integer >= 0, units for this shard
 -- ARGV[8] buffer           integer >= 0, units that the ledger keeps back
 -- ARGV[9] sold_before      integer >= 0, units sold in earlier epochs
+-- ARGV[10] former          shard counts of earlier layouts, with spaces between them
 --
 -- Returns one of
 --   {"done", generation, number, available, state}  the shard has that epoch, by this call or before
@@ -28,7 +29,7 @@
 
 local stock_key, events_key, info_key = KEYS[2], KEYS[3], KEYS[4]
 local product, epoch, layout, shards = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
-local amount, buffer, sold_before = tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local amount, buffer, sold_before, former = tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
 if not head then return refusal end
@@ -55,5 +56,5 @@ write_counts(loaded)
 redis.call("HSET", stock_key, "layout", int(layout), "epoch", int(epoch), "state", "loading",
   "frozen", "0")
 redis.call("HSET", info_key, "layout", int(layout), "shards", shards, "epoch", int(epoch), "buffer",
-  buffer, "sold_before", sold_before)
+  buffer, "sold_before", sold_before, "former", former)
 return { "done", head.generation, head.number, amount, "loading" }

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Open a partition on the node that has it now: create one that was never used, or accept one whose head
 -- and streams contain everything that the ledger has. Anything else is refused and changes nothing.
 --
@@ -46,33 +46,38 @@ if not is_new then
   if values[3] ~= partitions then return { "partitions", tonumber(values[3]) or 0 } end
 end
 
-local generation = head.generation
+-- An entry that somebody added by hand may stand above the head: later events must pass it.
+local generation, number = head.generation, head.number
 for i = 5, #KEYS do
-  local checkpoint, anchor = ARGV[2 * (i - 4)], ARGV[2 * (i - 4) + 1]
-  local at_generation, at_number = string.match(checkpoint, "^(%d+)-(%d+)$")
-  if checkpoint ~= "0-0" then
-    if is_new then return { "no_head" } end
-    if tonumber(at_number) > head.number then return { "behind", head.number } end
-    local entry = redis.call("XRANGE", KEYS[i], checkpoint, checkpoint)[1]
-    if not entry or redis.sha1hex(table.concat(entry[2], "\0")) ~= anchor then
-      return { "anchor", checkpoint }
-    end
-  end
-  generation = math.max(generation, tonumber(at_generation))
   if redis.call("EXISTS", KEYS[i]) == 1 then
     local info = redis.call("XINFO", "STREAM", KEYS[i])
     for j = 1, #info, 2 do
-      -- An entry that somebody added by hand may stand above the head: later events must pass it.
       if info[j] == "last-generated-id" then
-        generation = math.max(generation, tonumber(string.match(info[j + 1], "^(%d+)-")))
+        local last_generation, last_number = string.match(info[j + 1], "^(%d+)-(%d+)$")
+        if not (whole(last_generation) and whole(last_number)) then return { "corrupt", "events" } end
+        generation = math.max(generation, tonumber(last_generation))
+        number = math.max(number, tonumber(last_number))
       end
+    end
+  end
+end
+
+for i = 5, #KEYS do
+  local checkpoint, anchor = ARGV[2 * (i - 4)], ARGV[2 * (i - 4) + 1]
+  if checkpoint ~= "0-0" then
+    if is_new then return { "no_head" } end
+    local at_number = tonumber(string.match(checkpoint, "-(%d+)$"))
+    if at_number > number then return { "behind", number } end
+    local entry = redis.call("XRANGE", KEYS[i], checkpoint, checkpoint)[1]
+    if not entry or redis.sha1hex(table.concat(entry[2], "\0")) ~= anchor then
+      return { "anchor", checkpoint }
     end
   end
 end
 
 head.generation = generation + 1
 local owner = redis.call("CLUSTER", "MYID")
-head.number = head.number + 1
+head.number = number + 1
 local id = int(head.generation) .. "-" .. int(head.number)
 -- From here on it must succeed.
 for i = 5, #KEYS do

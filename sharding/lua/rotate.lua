@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Begin a new generation of request records and drop the oldest, unless somebody else just did.
 --
 -- KEYS[1] head       hash: the partition's fence

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Lead a shard from one state of its life to the next: loading to open, open to closing.
 --
 -- KEYS[1] head    hash: the partition's fence

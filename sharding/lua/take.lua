@@ -12,6 +12,7 @@
 -- ARGV[5] receiver         partition that the units are for
 -- ARGV[6] transfer         integer >= 1, one more than the last number between the two
 -- ARGV[7] quantity         integer >= 1, units wanted; fewer are taken where there are fewer
+-- ARGV[8] layout           integer >= 1, the layout that both shards belong to
 --
 -- Returns one of
 --   {"taken", generation, number, units}       this transfer is open with that many units
@@ -20,6 +21,7 @@
 --   {"empty", generation, number}              nothing to take
 --   {"gathering", generation, number}          the shard gathers units itself and goes first
 --   {"stopped", generation, number}            the shard is not open
+--   {"stale", generation, number}              the shard belongs to another layout
 --   {"fenced", why}
 --   {"missing"}  no such key
 --   {"corrupt", what}
@@ -29,7 +31,7 @@
 
 local stock_key, events_key = KEYS[2], KEYS[3]
 local product, donor, receiver = ARGV[3], ARGV[4], ARGV[5]
-local transfer, quantity = tonumber(ARGV[6]), tonumber(ARGV[7])
+local transfer, quantity, layout = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
 if not head then return refusal end
@@ -49,6 +51,7 @@ end
 if open_units > 0 then return answer("open", last, open_units) end
 if transfer ~= last + 1 then return answer("past", last) end
 if stock.frozen or stock.state ~= "open" then return answer("stopped") end
+if stock.layout ~= layout then return answer("stale") end
 local gathering_until_ms = tonumber(redis.call("HGET", stock_key, "gathering_until_ms") or "0")
 if gathering_until_ms > now_ms() and tonumber(receiver) > tonumber(donor) then
   return answer("gathering")

@@ -7,6 +7,7 @@ measured in turn, round after round, so that whatever else the machine does hits
 import argparse
 import asyncio
 import json
+import signal
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -32,6 +33,8 @@ ON_SALE, SOLD_OUT, RECORDED = 1, 2, 3
 SHARDS = 6
 PLENTY = 1_000_000_000
 OPEN_WITHIN_S = 20.0
+FAILED, INTERRUPTED = 1, 130
+"""Exit codes."""
 QUICK = {"runs": 1, "seconds": 0.3, "warm_up_s": 0.1, "rows": 5_000}
 FULL = {"runs": 3, "seconds": 1.2, "warm_up_s": 0.3, "rows": 40_000}
 
@@ -79,8 +82,7 @@ async def _running(chosen: argparse.Namespace) -> AsyncIterator[Bench]:
         await stack.start_services()
         await stack.migrate()
         await _open_partitions(stack)
-        sold_units = PLENTY
-        sold = await sell_and_record(stack, RECORDED, total=sold_units, rows=chosen.rows)
+        sold = await sell_and_record(stack, RECORDED, total=PLENTY, rows=chosen.rows)
         mysql = {"mysql": family(stack.database.process.pid)}
         echo, echo_address = await start_echo(stack)
         redis = BareRedis(find_programs(), stack.directory)
@@ -142,11 +144,14 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.quick:
         vars(chosen).update(QUICK)
     settings = {"runs": chosen.runs, "seconds": chosen.seconds, "seed": chosen.seed}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops everything, as Ctrl-C does
     try:
         figures = asyncio.run(measured(chosen))
     except StackError as error:
         print(f"bench: {error}", file=sys.stderr)
-        return 1
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
     if chosen.json:
         print(json.dumps(as_object(figures, settings)))
     else:

@@ -78,6 +78,24 @@ async def test_a_lock_wait_is_rolled_back_and_tried_again(
     assert failed(registry, "lock_wait") == 1
 
 
+@pytest.mark.parametrize("code", [1047, 1180, 3101])
+async def test_what_a_member_of_a_cluster_says_in_passing_is_tried_again(
+    narrow: Database, new_product: NewProduct, code: int
+) -> None:
+    product_id, tries = await new_product(1), 0
+
+    async def run(transaction: Transaction) -> None:
+        nonlocal tries
+        tries += 1
+        await transaction.execute(ADD_ONE, (product_id,))
+        if tries == 1:
+            said = f"SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'not now'"
+            await transaction.execute(f"SIGNAL SQLSTATE 'HY000' {said}")
+
+    await narrow.transaction(run)
+    assert (tries, await low_stock(narrow, product_id)) == (2, 1)
+
+
 async def test_a_deadlock_ends_with_both_effects(
     database: Database, new_product: NewProduct
 ) -> None:

@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 from prometheus_client import CollectorRegistry
 
+from ledger import raw_events
 from ledger.checkpoints import Checkpoints
-from ledger.database import Database
+from ledger.database import Database, Transaction
 from ledger.dead_letters import DeadLetterRow, DeadLetters
 from ledger.errors import CheckpointMovedError, PartitionsDifferError
 from ledger.failpoints import Failpoints
@@ -24,7 +25,8 @@ from tests.ledger.proxy import MysqlProxy
 from tests.ledger.streams import FakeStream, chunk_of, flat, fresh_request_ids, sales_chunk
 from tests.waiting import eventually
 from worker.applier import Applier
-from worker.merge import Chunk, merge
+from worker.keeper import HOUSEKEEPING_EVERY_S
+from worker.merge import Chunk, cut, merge
 
 SHARD = (
     "SELECT available, held, sold, loaded, in_transit, state, epoch FROM shard_stock "
@@ -343,16 +345,21 @@ async def test_rubbish_among_good_events_ends_as_dead_letters(
     assert len(await letters_of(database, events)) == 7
 
 
-async def test_an_event_that_would_take_a_product_below_zero_is_isolated(
+async def test_an_event_that_would_take_a_shard_below_zero_is_isolated(
     applier: Applier,
     products: Products,
     database: Database,
     new_product: NewProduct,
     stream: Stream,
 ) -> None:
-    small, large, events = await new_product(10), await new_product(1_000), await stream()
+    small, large, events = await new_product(500), await new_product(1_000), await stream()
     for product_id in (small, large):
         await loaded(applier, events, product_id, 500)
+    await write(
+        database,
+        "UPDATE shard_stock SET available = 10, loaded = 10 WHERE product_id = %s",
+        small,
+    )
     start = events.position
     ids = fresh_request_ids(5)
     entries = [
@@ -369,7 +376,103 @@ async def test_an_event_that_would_take_a_product_below_zero_is_isolated(
     assert letter.reason.startswith("below_zero ")
     assert letter.event_id.number == start.number + 3
     shard = await fetch(database, SHARD, small, events.partition)
-    assert shard[0][:3] == (500 - 16, 0, 16)
+    assert shard[0][:3] == (0, 0, 10)
+
+
+@pytest.mark.parametrize("rows_max", [1, 2, 1_000])
+@pytest.mark.parametrize("first", ["donor", "receiver"])
+@pytest.mark.parametrize("use", ["sold", "removed"])
+async def test_units_may_be_used_at_one_shard_before_the_other_tells_where_they_came_from(
+    applier: Applier,
+    products: Products,
+    database: Database,
+    new_product: NewProduct,
+    stream: Stream,
+    use: str,
+    first: str,
+    rows_max: int,
+) -> None:
+    product_id, donor, receiver = await new_product(0), await stream(), await stream()
+    for events in (donor, receiver):
+        await loaded(applier, events, product_id, 0)
+    came, went = fresh_request_ids(2)
+    starts = donor.position, receiver.position
+    told_by_donor = [
+        donor.adjust(Kind.RESTOCK, product_id, 5, came),
+        donor.take(product_id, 5, peer=receiver.partition, transfer=1),
+    ]
+    told_by_receiver = [
+        receiver.put(product_id, 5, peer=donor.partition, transfer=1),
+        receiver.deduct(product_id, [(went, 5)])
+        if use == "sold"
+        else receiver.adjust(Kind.REMOVE, product_id, 5, went),
+    ]
+    chunks = [
+        chunk_of(donor.partition, starts[0], told_by_donor),
+        chunk_of(receiver.partition, starts[1], told_by_receiver),
+    ]
+    for batch in cut(chunks if first == "donor" else chunks[::-1], rows_max):
+        await applier.apply(batch)
+    row = await products.get(product_id)
+    counts = (row.total_stock, row.available_stock, row.sold_count)
+    assert counts == ((5, 0, 5) if use == "sold" else (0, 0, 0))
+    assert await rows_of(database, product_id) == 2
+    for events in (donor, receiver):
+        assert await letters_of(database, events) == []
+
+
+async def test_ids_that_only_the_ledger_takes_for_one_are_set_aside_and_block_nothing(
+    applier: Applier,
+    products: Products,
+    database: Database,
+    new_product: NewProduct,
+    stream: Stream,
+) -> None:
+    product_id, events = await new_product(1_000), await stream()
+    await loaded(applier, events, product_id)
+    chunk = sales_chunk(events, [product_id], sales=5, sales_per_event=1)
+    deliveries = list(chunk.deliveries)
+    for position, request_id in ((1, "zz"), (3, "zz ")):
+        event = deliveries[position].event
+        assert event is not None
+        sales = (event.sales[0]._replace(request_id=request_id),)
+        deliveries[position] = dataclasses.replace(
+            deliveries[position], event=dataclasses.replace(event, sales=sales)
+        )
+    await applier.apply([chunk._replace(deliveries=deliveries)])
+    assert (await products.get(product_id)).sold_count == 4
+    (letter,) = await letters_of(database, events)
+    assert letter.reason.startswith("duplicate_effect ")
+    assert letter.event_id == deliveries[3].entry.id
+    shard = await fetch(database, SHARD, product_id, events.partition)
+    assert shard[0][:3] == (995, 0, 5)
+
+
+async def test_a_batch_waits_for_no_other_partitions_checkpoint(
+    ledger_url: MysqlUrl, database: Database, checkpoints: Checkpoints
+) -> None:
+    known = await checkpoints.all()
+    held, *others = sorted(known)
+    has_lock, may_go = asyncio.Event(), asyncio.Event()
+
+    async def hold(transaction: Transaction) -> None:
+        sql = "SELECT 1 FROM stream_checkpoint WHERE partition_id = %s FOR UPDATE"
+        await transaction.rows(sql, (held,))
+        has_lock.set()
+        await may_go.wait()
+
+    impatient = Database(ledger_url, new_metrics(), lock_wait_s=1)
+    mine = Applier(Journal(impatient, new_metrics(), Failpoints({})))
+    streams = [FakeStream(partition, after=known[partition].id) for partition in others]
+    chunks = [chunk_of(each.partition, each.position, [each.opened()]) for each in streams]
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(database.transaction(hold))
+        await has_lock.wait()
+        try:
+            await mine.apply(chunks)
+        finally:
+            may_go.set()
+    await impatient.close()
 
 
 async def test_a_hundred_bad_events_do_not_hold_up_other_partitions(
@@ -483,9 +586,8 @@ async def test_thousands_of_products_fit_one_batch(
     await applier.apply([chunk_of(events.partition, start, entries)])
     products = [base + i for i in range(1_200)]
     await applier.apply([sales_chunk(events, products, sales=1_200, sales_per_event=1)])
-    sold = await fetch(
-        database, "SELECT SUM(sold_count) FROM product_inventory WHERE product_id >= %s", base
-    )
+    sql = "SELECT SUM(sold_count) FROM product_inventory WHERE product_id >= %s"
+    sold = await fetch(database, sql, base)
     assert sold == [(1_200,)]
 
 
@@ -497,14 +599,41 @@ async def test_raw_entries_are_kept_and_forgotten_by_age(
     count = "SELECT COUNT(*) FROM raw_event WHERE partition_id = %s"
     before = (await fetch(database, count, events.partition))[0][0]
     assert before
-    raw_events = RawEvents(database)
-    assert await raw_events.prune({events.partition}, older_than_s=3_600) == 0
+    kept = RawEvents(database)
+    assert await kept.prune({events.partition}, older_than_s=3_600) == 0
     await write(
         database,
         "UPDATE raw_event SET create_time = create_time - INTERVAL 2 HOUR WHERE partition_id = %s",
         events.partition,
     )
-    assert await raw_events.prune({events.partition}, older_than_s=3_600) == before
+    assert await kept.prune({events.partition}, older_than_s=3_600) == before
+
+
+@pytest.mark.parametrize(("rounds_max", "left"), [(raw_events.ROUNDS_MAX, 0), (2, 1)])
+async def test_many_old_entries_go_at_once_up_to_a_bound(
+    database: Database,
+    stream: Stream,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds_max: int,
+    left: int,
+) -> None:
+    monkeypatch.setattr(raw_events, "PRUNED_AT_ONCE", 10)
+    monkeypatch.setattr(raw_events, "ROUNDS_MAX", rounds_max)
+    partition = (await stream()).partition
+    await write(database, "DELETE FROM raw_event WHERE partition_id = %s", partition)
+    values = ",".join(
+        f"({partition}, 9, {number}, '', CURRENT_TIMESTAMP(3) - INTERVAL 2 HOUR)"
+        for number in range(21)
+    )
+    columns = "partition_id, generation, number, fields, create_time"
+    await write(database, f"INSERT INTO raw_event ({columns}) VALUES {values}")
+    assert await RawEvents(database).prune({partition}, older_than_s=3_600) == 21 - left
+    count = "SELECT COUNT(*) FROM raw_event WHERE partition_id = %s"
+    assert await fetch(database, count, partition) == [(left,)]
+
+
+def test_the_pieces_of_a_tick_suffice_for_five_thousand_entries_a_second() -> None:
+    assert raw_events.PRUNED_AT_ONCE * raw_events.ROUNDS_MAX >= 5_000 * HOUSEKEEPING_EVERY_S
 
 
 async def test_the_partition_count_is_fixed_for_life(checkpoints: Checkpoints) -> None:

@@ -17,6 +17,7 @@ from ledger.migrate import (
     migrate,
     migrations,
     require_schema,
+    require_version,
     schema_version,
 )
 from ledger.settings import MysqlUrl
@@ -111,6 +112,39 @@ async def test_a_database_that_is_behind_names_the_command_to_run(empty: Databas
     await migrate(empty, migrations()[:-1])
     with pytest.raises(SchemaError, match="inventoryctl migrate"):
         await require_schema(empty)
+
+
+@pytest.mark.parametrize(
+    ("version", "oldest"),
+    [
+        ("8.0.15", "MySQL 8.0.16"),
+        ("5.7.44-log", "MySQL 8.0.16"),
+        ("8.0.11-TiDB-v7.5.1", "MySQL 8.0.16"),
+        ("10.1.48-MariaDB-1~focal", "MariaDB 10.2.1"),
+        ("", "MySQL 8.0.16"),
+    ],
+)
+def test_a_server_that_would_ignore_the_checks_is_refused(version: str, oldest: str) -> None:
+    with pytest.raises(SchemaError, match=oldest):
+        require_version(version, "somewhere")
+
+
+@pytest.mark.parametrize(
+    "version", ["8.0.16", "8.0.36-28.1", "8.4.0", "9.1.0", "10.2.1-MariaDB", "11.4.2-MariaDB-log"]
+)
+def test_a_server_that_heeds_the_checks_is_welcome(version: str) -> None:
+    require_version(version, "somewhere")
+
+
+async def test_migrating_and_starting_both_ask_for_the_servers_version(
+    empty: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(empty)
+    monkeypatch.setattr("ledger.migrate.OLDEST", {"MySQL": (99,), "MariaDB": (99,)})
+    for refused in (migrate, require_schema):
+        with pytest.raises(SchemaError, match="99") as error:
+            await refused(empty)
+        assert "\n" not in str(error.value)
 
 
 async def run_migrate(services: LocalStack, url: str) -> tuple[int | None, str, str]:

@@ -203,6 +203,32 @@ async def test_removals_never_go_below_zero(
     assert journal == [(-9,)]
 
 
+async def test_a_product_below_zero_is_counted_and_only_a_restock_mends_it(
+    products: Products, new_product: NewProduct, database: Database
+) -> None:
+    before, product_id = await products.count_below_zero(), await new_product(10)
+    await write(
+        database,
+        "UPDATE product_inventory SET total_stock = -5, available_stock = -5 WHERE product_id = %s",
+        product_id,
+    )
+    assert await products.count_below_zero() == before + 1
+    with pytest.raises(LedgerConflictError, match="-5 units available") as refused:
+        await products.adjust_closed(
+            JournalKind.REMOVE, product_id, request_id="r1", quantity=1, reason=""
+        )
+    assert refused.value.conflict is Conflict.INSUFFICIENT_STOCK
+    with pytest.raises(LedgerConflictError, match="-5 units available") as refused:
+        await load(products, product_id)
+    assert refused.value.conflict is Conflict.INSUFFICIENT_STOCK
+    for number, left in ((2, -2), (3, 1)):
+        await products.adjust_closed(
+            JournalKind.RESTOCK, product_id, request_id=f"r{number}", quantity=3, reason=""
+        )
+        assert (await products.get(product_id)).available_stock == left
+    assert await products.count_below_zero() == before
+
+
 async def test_only_a_closed_product_is_adjusted_here(
     products: Products, new_product: NewProduct
 ) -> None:

@@ -34,6 +34,7 @@ from tests.service.conftest import (
 )
 from tests.service.fakes import unavailable
 
+DEDUCT = "inventory.v1.InventoryService/Deduct"
 BAD_IDS = ["", " ", "a b", "a" * 10_000, "a" * 65, "line\nbreak", "nul\0", "é", "tab\t", "\x7f"]
 BAD_QUANTITIES = [0, -1, -3, -(2**31), -(2**63), 1_000_001, 2**63 - 1]
 
@@ -48,6 +49,11 @@ async def deduct(service: Service, *items: DeductRequest, **options: Any) -> Any
     return await service.inventory.BatchDeduct(
         BatchDeductRequest(items=items), timeout=CALL_S, **options
     )
+
+
+def calls(service: Service, code: str) -> float:
+    """Deduct calls that ended with a code."""
+    return service.sample("inventory_rpc_requests_total", method=DEDUCT, code=code)
 
 
 async def test_units_are_taken_once_and_the_answer_comes_again(service: Service) -> None:
@@ -224,6 +230,7 @@ async def test_a_deadline_cuts_the_wait_and_not_the_work(service: Service) -> No
     await until(lambda: bool(service.stock.taken))
     again = await deduct(service, request())
     assert error.code() is StatusCode.DEADLINE_EXCEEDED
+    assert calls(service, "DEADLINE_EXCEEDED") == 1
     assert (again.outcome, again.replayed) == (OUTCOME_DEDUCTED, True)
 
 
@@ -232,11 +239,8 @@ async def test_a_caller_who_left_is_counted_and_takes_no_place(service: Service)
     call = service.inventory.Deduct(request())
     await until(lambda: bool(service.stock.batches))
     call.cancel()
-    method = "inventory.v1.InventoryService/Deduct"
-    await until(
-        lambda: service.sample("inventory_rpc_requests_total", method=method, code="CANCELLED") == 1
-    )
-    assert service.sample("inventory_rpc_in_flight", method=method) == 0
+    await until(lambda: calls(service, "CANCELLED") == 1)
+    assert service.sample("inventory_rpc_in_flight", method=DEDUCT) == 0
     assert service.sample("inventory_queued_items") == 0
     assert service.log.entries == []
 
@@ -246,6 +250,7 @@ async def test_an_inner_cancellation_ends_the_call_promptly(service: Service) ->
     error = await failure_of(deduct(service, request()))
     assert error.code() is StatusCode.UNAVAILABLE
     assert details_of(error).info.reason == "OUTCOME_UNKNOWN"
+    assert calls(service, "UNAVAILABLE") == 1
 
 
 async def test_nothing_internal_reaches_the_caller(service: Service) -> None:

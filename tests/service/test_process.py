@@ -83,6 +83,8 @@ async def address_of(server: Server) -> str:
     """Once a child listens."""
     address = await server.said(r'"grpc": "([^"]+)"')
     await server.said("(redis_away)")
+    async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(START_S):
+        await channel.channel_ready()
     return address
 
 

@@ -91,11 +91,12 @@ async def test_opening_again_raises_the_generation_and_goes_on_counting(
 async def test_a_head_of_another_node_or_of_the_past_refuses_everything(
     partitions: Partitions, impatient: Cluster, opened: int, field: str, value: str, why: str
 ) -> None:
-    await partitions.replicated(opened)
+    entry = await newest(partitions, opened)
+    assert await partitions.replicated(opened, ledger=0, last=entry.id)
     head = keys.head(impatient.tags[opened])
     await impatient.command(opened, "HSET", head, field, value, lane=LaneKind.WRITE)
     with pytest.raises(StockUnavailableError, match=why) as failure:
-        await partitions.replicated(opened)
+        await partitions.replicated(opened, ledger=0, last=entry.id)
     assert failure.value.reason is Reason.PARTITION_FENCED
 
 
@@ -107,10 +108,17 @@ async def test_an_emptied_partition_is_shut_and_not_opened_over_the_ledgers_even
     gone = [keys.head(tag), keys.events(tag, 0), *keys.all_records(tag)]
     await impatient.command(opened, "DEL", *gone, lane=LaneKind.WRITE)
     with pytest.raises(StockUnavailableError, match="NO_HEAD"):
-        await partitions.replicated(opened)
+        await partitions.replicated(opened, ledger=0, last=entry.id)
     with pytest.raises(NotOpenableError, match="empty"):
         await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))])
     assert (await partitions.head(opened)).reason == "NO_HEAD"
+
+
+async def test_an_entry_that_a_promoted_node_lacks_is_not_replicated(
+    partitions: Partitions, opened: int
+) -> None:
+    lost = EventId(1, 2)
+    assert not await partitions.replicated(opened, ledger=0, last=lost)
 
 
 async def test_a_head_behind_the_ledger_is_not_opened(partitions: Partitions, opened: int) -> None:

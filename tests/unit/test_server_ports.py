@@ -57,7 +57,7 @@ def test_metrics_ports_follow_each_other() -> None:
 def test_a_metrics_port_in_use_is_refused_by_name() -> None:
     with closing(listener()) as other:
         port = other.getsockname()[1]
-        with pytest.raises(PortError, match="INVENTORY_METRICS_ADDRESS.*in use"):
+        with pytest.raises(PortError, match=r"INVENTORY_METRICS_ADDRESS.*in use"):
             free_ports(f"127.0.0.1:{port - 1}", 2)
 
 

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
+from ledger.errors import LedgerUnavailableError
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
 from ledger.migrate import migrate
@@ -17,11 +18,12 @@ from ledger.raw_events import RawEvents
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
 from sharding.outcomes import Reason
-from sharding.partitions import Checkpoint, Entry, PartitionHead
+from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, PartitionHead
 from tests.ledger.conftest import (
     create_database,
     new_metrics,
     settings_of,
+    write,
 )
 from tests.ledger.streams import FakeStream, fresh_request_ids
 from tests.waiting import eventually
@@ -29,6 +31,7 @@ from tests.worker.conftest import World
 from worker.applier import Applier
 from worker.drain import Drain
 from worker.keeper import Keeper
+from worker.merge import Chunk
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 from worker.share import Share
@@ -38,7 +41,7 @@ PRODUCT = 1
 
 
 class FakePartitions:
-    """What `Partitions` does, from lists; `away` and `closed` say what fails."""
+    """What `Partitions` does, from lists; sets of partitions say what fails."""
 
     def __init__(self) -> None:
         self.streams = [FakeStream(partition) for partition in range(PARTITIONS)]
@@ -46,6 +49,7 @@ class FakePartitions:
         self.away: set[int] = set()
         self.closed: set[int] = set()
         self.unreplicated: set[int] = set()
+        self.without_the_last: set[int] = set()
         self.opening_attempts = 0
         self.read_attempts = 0
 
@@ -68,10 +72,11 @@ class FakePartitions:
         self.opening_attempts += 1
         raise NotOpenableError(f"partition {partition}: behind")
 
-    async def replicated(self, partition: int) -> None:
+    async def replicated(self, partition: int, *, ledger: int, last: EventId) -> bool:
         self._reach(partition)
         if partition in self.unreplicated:
             raise StockUnavailableError(Reason.NOT_REPLICATED, f"p{partition}")
+        return partition not in self.without_the_last
 
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
         return 0
@@ -110,6 +115,7 @@ class Bench:
             partitions,  # type: ignore[arg-type]
             checkpoints,
             RawEvents(database),
+            Products(database),
             settings,
             metrics,
             failpoints,
@@ -191,6 +197,98 @@ async def test_what_no_replica_has_is_not_applied(
         await until_sold(database, 40)
 
 
+async def test_what_was_read_of_a_master_that_is_gone_is_not_applied(
+    database: Database, partitions: FakePartitions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(database, partitions)
+    partitions.without_the_last = {2}
+    async with bench.running():
+        for partition in range(PARTITIONS):
+            partitions.sell(partition, 10)
+        await until_sold(database, 30)
+        await eventually(lambda: bench.metric("reads_undone_total") >= 2)
+        assert (await Checkpoints(database).all())[2].id.number == 0
+        del partitions.entries[2][-1]  # as the promoted one has it, reopened
+        partitions.streams[2].generation += 1
+        partitions.sell(2, 7)
+        partitions.without_the_last = set()
+        await until_sold(database, 37)
+    assert capsys.readouterr().out.count("events that had been read are gone") == 1
+
+
+async def test_after_a_failure_of_the_ledger_the_worker_asks_it_what_was_applied(
+    database: Database, partitions: FakePartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(database, partitions)
+    apply, failures = Applier.apply, 0
+
+    async def apply_and_lose_the_reply(applier: Applier, chunks: Sequence[Chunk]) -> None:
+        nonlocal failures
+        await apply(applier, chunks)
+        if failures < 3:
+            failures += 1
+            for chunk in chunks:
+                partitions.sell(chunk.partition)
+            raise LedgerUnavailableError("the reply is lost")
+
+    for partition in range(PARTITIONS):
+        partitions.sell(partition)
+    monkeypatch.setattr(Applier, "apply", apply_and_lose_the_reply)
+    async with bench.running():
+        await until_sold(database, PARTITIONS * 4)
+    assert bench.metric("failures_total", source="ledger") == 3
+    assert bench.metric("batches_lost_total") == 0
+
+
+async def test_an_idle_worker_reads_rarely_and_is_still_awake(
+    database: Database, partitions: FakePartitions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(database, partitions)
+    async with bench.running():
+        await eventually(lambda: partitions.read_attempts >= 20 * PARTITIONS)
+        partitions.sell(0)
+        await until_sold(database, 1)
+    assert capsys.readouterr().out == ""
+
+
+async def test_products_below_zero_are_shown(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    await write(database, "UPDATE product_inventory SET total_stock = -1, available_stock = -1")
+    async with bench.running():
+        await eventually(lambda: bench.metric("products_below_zero") == 1)
+
+
+async def test_what_is_learnt_of_a_partition_after_it_was_lost_is_not_kept(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    bench.share.lease(frozenset({0}), float("inf"))
+    for partition in (0, 1):
+        bench.share.lose(partition, StockUnavailableError(Reason.NOT_EXECUTED, ""))
+        bench.share.found(partition, is_open=False)
+        bench.share.advance(partition, NOTHING_APPLIED)
+    assert (bench.share.away, bench.share.applied.keys()) == ({0}, {0})
+    bench.share.found(0, is_open=True)
+    assert bench.share.away == set()
+
+
+async def test_a_partition_that_comes_back_is_opened_without_its_old_pause(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    partitions.closed = {3}
+    await bench.keeper._tick()
+    await bench.keeper._tick()
+    assert partitions.opening_attempts == 1
+    bench.share.lease(frozenset(), float("inf"))
+    await bench.keeper._tick()
+    bench.share.lease(frozenset({3}), float("inf"))
+    await bench.keeper._tick()
+    assert partitions.opening_attempts == 2
+
+
 async def test_a_partition_that_cannot_be_opened_is_told_once_and_tried_more_and_more_rarely(
     database: Database, partitions: FakePartitions, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,3 +328,21 @@ async def test_a_backlog_is_carried_in_batches_of_the_set_size(
     batches = bench.metric("batch_rows_count")
     assert bench.metric("batch_rows_bucket", le="50.0") == batches
     assert batches >= PARTITIONS * 200 / 50
+
+
+async def test_partitions_that_are_lost_in_the_middle_of_their_upkeep_end_nothing(
+    database: Database, partitions: FakePartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(database, partitions)
+
+    async def lose_all(_partition: int, *, record_ttl_s: int) -> bool:
+        bench.share.lease(frozenset(), float("inf"))
+        return False
+
+    monkeypatch.setattr(partitions, "rotate_records", lose_all)
+    async with bench.running():
+        await eventually(lambda: not bench.share.owned)
+        bench.share.lease(frozenset(range(PARTITIONS)), float("inf"))
+        for partition in range(PARTITIONS):
+            partitions.sell(partition)
+        await until_sold(database, PARTITIONS)

@@ -34,7 +34,7 @@ local function read_stock(key)
     frozen = values[9] ~= "0",
   }
   if not (stock.available and stock.held and stock.sold and stock.loaded and stock.moves
-    and stock.layout and stock.epoch and STATES[stock.state] and values[9]) then
+    and stock.layout and stock.epoch and STATES[stock.state] and (values[9] == "0" or values[9] == "1")) then
     return nil, { "corrupt", "stock" }
   end
   return stock

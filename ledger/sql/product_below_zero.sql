@@ -1,0 +1,1 @@
+SELECT COUNT(*) FROM product_inventory WHERE available_stock < 0

@@ -1,0 +1,137 @@
+"""One call while it is being tried: what happened to it so far, and how it goes on."""
+
+from collections.abc import Sequence
+
+from sharding.errors import StockUnavailableError
+from sharding.lane import (
+    LaneError,
+    LostError,
+    Node,
+    NotReplicatedError,
+    QueueFullError,
+    packed,
+)
+from sharding.outcomes import Reason
+from sharding.scripts import Script
+
+PAUSE_MAX_S = 0.1
+PAUSE_MIN_S = 0.005
+REDIRECTIONS_MAX = 16
+
+_LANE_ERRORS = {
+    LostError: ("lost", Reason.OUTCOME_UNKNOWN),
+    NotReplicatedError: ("not_replicated", Reason.NOT_REPLICATED),
+    QueueFullError: ("queue_full", Reason.QUEUE_FULL),
+}
+_HAD_NO_EFFECT = frozenset(
+    (
+        "ASK",
+        "BUSY",
+        "CLUSTERDOWN",
+        "LOADING",
+        "MASTERDOWN",
+        "MISCONF",
+        "MOVED",
+        "NOREPLICAS",
+        "NOSCRIPT",
+        "OOM",
+        "READONLY",
+        "TRYAGAIN",
+    )
+)
+
+
+class PendingCall:
+    """A call to one partition. Every script is safe to run twice, so only `deadline` ends its tries.
+
+    What matters to whoever asked is whether any try may have run: then no later answer of another kind
+    can say that nothing happened.
+    """
+
+    __slots__ = (
+        "_command",
+        "_detail",
+        "_may_have_run",
+        "_script",
+        "_why",
+        "attempts",
+        "deadline",
+        "packed",
+        "partition",
+        "pause_s",
+        "redirected_to",
+    )
+
+    def __init__(self, partition: int, script: Script | None, deadline: float) -> None:
+        self.partition = partition
+        self.deadline = deadline
+        self.attempts = 0
+        self.pause_s = 0.0
+        self.packed = b""
+        self.redirected_to: Node | None = None
+        self._script = script
+        self._command: Sequence[str | bytes] = ()
+        self._may_have_run = False
+        self._why = Reason.NOT_EXECUTED
+        self._detail = ""
+
+    def prepare(self, command: Sequence[str | bytes]) -> None:
+        """Set what is sent from now on."""
+        self._command = command
+        self.packed = packed(command)
+
+    def note(self, why: Reason, detail: str) -> None:
+        """A try did nothing; the next one comes after a pause."""
+        self._why, self._detail = why, detail
+        self.redirected_to = None
+        self.pause_s = min(max(PAUSE_MIN_S, self.pause_s * 2), PAUSE_MAX_S)
+
+    def note_lost(self, error: LaneError) -> str:
+        """A try got no reply; returns what kind of trouble that is."""
+        kind, why = _LANE_ERRORS.get(type(error), ("not_sent", Reason.NOT_EXECUTED))
+        self.note(why, str(error))
+        self._may_have_run |= isinstance(error, LostError | NotReplicatedError)
+        return kind
+
+    def note_error(self, node: Node, text: str) -> Node | None:
+        """`node` answered with an error; returns where the partition is now, if the error says so.
+
+        StockUnavailableError if trying again cannot help.
+        """
+        code, _, rest = text.partition(" ")
+        if code not in _HAD_NO_EFFECT:
+            raise self.failure(Reason.SHARD_CORRUPT, text)
+        self.note(Reason.NOT_EXECUTED, text)
+        if self.attempts > REDIRECTIONS_MAX:
+            return None
+        if code == "NOSCRIPT" and self._script is not None:
+            # The node remembers the text from then on.
+            self.packed = packed(("EVAL", self._script.source, *self._command[2:]))
+            self.pause_s = 0.0
+        elif code == "ASK":
+            self.redirected_to = _redirection(rest, node)
+            self.pause_s = 0.0
+        elif code == "MOVED":
+            self.pause_s = 0.0
+            return _redirection(rest, node)
+        return None
+
+    def failure(
+        self, why: Reason | None = None, detail: str | None = None
+    ) -> StockUnavailableError:
+        """The end of all tries; without arguments for the reason of the last one."""
+        reason = why or self._why
+        if self._may_have_run and reason is not Reason.NOT_REPLICATED:
+            reason = Reason.OUTCOME_UNKNOWN
+        return StockUnavailableError(reason, f"p{self.partition:02d} {detail or self._detail}")
+
+
+def error_kind(code: str) -> str:
+    """The label of an error reply in metrics."""
+    return code.lower() if code in _HAD_NO_EFFECT else "other"
+
+
+def _redirection(rest: str, node: Node) -> Node:
+    """The node of `<slot> <host>:<port>`; an empty host means the one that answered."""
+    host, _, port = rest.partition(" ")[2].rpartition(":")
+    return Node(host or node.host, int(port))
