@@ -20,7 +20,7 @@ install: machine $(INSTALLED)  ## make .venv from requirements.lock, with client
 run: install  ## the whole service on this machine, in the foreground, with a demo product
 	@$(BIN)/python -m deploy.local run
 
-demo: install  ## one flash sale with a Redis master killed in the middle
+demo: install  ## one flash sale with a server process and a worker killed in the middle
 	@$(BIN)/python -m deploy.demo
 
 test: machine-for-test $(INSTALLED)  ## the whole suite on a real Redis Cluster and MySQL

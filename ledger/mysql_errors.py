@@ -15,7 +15,7 @@ from ledger.errors import (
 TIMED_OUT = "timed_out"
 LOST = "lost_connection"
 
-_PASSING = {  # 1047 is Galera's, 3101 is Group Replication's: another member's transaction won
+_PASSING = {
     1205: "lock_wait",
     1213: "deadlock",
     1020: "record_changed",
@@ -47,6 +47,8 @@ _PASSING = {  # 1047 is Galera's, 3101 is Group Replication's: another member's 
     3169: LOST,
     4031: LOST,
 }
+"""Among them what members of a cluster say: 1047 Galera, 3101 and 1180 where a commit lost to another
+member's."""
 _LOGIN = {1044, 1045, 1049, 1130, 1698, 2026, 2059, 2061}
 _SCHEMA = {1054, 1146}
 _DUPLICATE = {1062, 1586}

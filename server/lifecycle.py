@@ -133,7 +133,7 @@ def _repeated(earlier: Adjustment, wanted: Correction) -> bool:
 
 def _close_pending() -> RefusedError:
     return unavailable(
-        "CLOSE_PENDING", "the product is off sale, its units are still coming in; call Close again"
+        "CLOSE_PENDING", "the product is being taken off sale; call Close again until it is closed"
     )
 
 

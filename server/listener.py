@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import grpc
-from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotations
+from grpc_health.v1 import (
     health_pb2,
     health_pb2_grpc,
 )
-from grpc_health.v1.health import (  # type: ignore[import-untyped]  # ships no annotations
+from grpc_health.v1.health import (
     aio as health,
 )
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # no annotations
+from grpc_reflection.v1alpha import reflection
 
 from inventory.v1 import admin_pb2, inventory_pb2
 from server.calls import Calls

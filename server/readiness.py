@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from grpc_health.v1.health import (  # type: ignore[import-untyped]  # ships no annotations
+from grpc_health.v1.health import (
     aio as health,
 )
-from grpc_health.v1.health_pb2 import (  # type: ignore[import-untyped]  # ships no annotations
+from grpc_health.v1.health_pb2 import (
     HealthCheckResponse,
 )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import uvloop
-from grpc_health.v1.health import (  # type: ignore[import-untyped]  # ships no annotations
+from grpc_health.v1.health import (
     aio as health,
 )
 from prometheus_client import (

@@ -72,5 +72,7 @@ def _at_rest(row: ProductRow) -> messages.Stock:
         sold=row.sold_count,
         total=row.total_stock,
         layout_version=row.layout_version,
+        # What was sold just before Close may still be on its way to the ledger.
+        inexact=row.status is not State.CLOSED,
         status=STATUSES[row.status],
     )

@@ -183,9 +183,8 @@ class Drain:
         return is_there
 
     def _undo(self, chunk: Chunk) -> None:
-        """The master that was read is gone and the one that took over does not have all of it."""
+        """Leave what was read: its master is gone, the one that took over does not have all of it."""
         self._metrics.reads_undone.inc()
-        self._forget(frozenset({chunk.partition}))
         if chunk.partition not in self._undone:
             self._undone.add(chunk.partition)
             log.warning(

@@ -1,6 +1,6 @@
--- One row per product. The shards' live units are part of available_stock. Streams are applied at their own
--- pace: units may be sold or removed at one shard before the stream of another tells that they came in, so
--- available_stock and total_stock can be below zero for a while. Held and sold units stay in their shard.
+-- One row per product. The shards' live units are part of available_stock. Each stream is applied at its
+-- own pace: units may be sold or removed at one shard before the stream of another tells that they came
+-- in, so available_stock and total_stock can be below zero for a while. Held and sold units never move.
 CREATE TABLE IF NOT EXISTS product_inventory (
     product_id       BIGINT       NOT NULL,
     name             VARCHAR(200) NOT NULL DEFAULT '',

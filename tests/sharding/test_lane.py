@@ -201,6 +201,29 @@ async def test_a_closed_lane_takes_nothing(fake: tuple[FakeNode, Node]) -> None:
         await lane.call(PING)
 
 
+async def test_closing_a_lane_that_is_connecting_leaves_no_connection_behind(
+    fake: tuple[FakeNode, Node],
+) -> None:
+    lane = lane_to(fake[1])
+    call = lane.call(PING)
+    await lane.close()
+    with pytest.raises(NotSentError):
+        await call
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("connect ")]
+
+
+async def test_what_waits_past_its_deadline_is_never_sent(fake: tuple[FakeNode, Node]) -> None:
+    fake_node, node = fake
+    lane = lane_to(node)
+    now = asyncio.get_running_loop().time()
+    late, fine = lane.call(packed(("GET", "late")), deadline=now - 1), lane.call(PING)
+    assert await fine == b"OK"
+    with pytest.raises(NotSentError):
+        await late
+    assert [command[0] for command in fake_node.received] == [b"PING"]
+    await lane.close()
+
+
 async def test_a_caller_that_gave_up_disturbs_no_other(fake: tuple[FakeNode, Node]) -> None:
     fake_node, node = fake
     fake_node.answering = lambda command: b"$1\r\n%s\r\n" % command[1]
