@@ -7,6 +7,7 @@ otherwise it is closed, and the server rolls back what it held.
 import asyncio
 import random
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
@@ -59,6 +60,11 @@ class Transaction:
         return found[0] if found else None
 
 
+IDLE_S_MAX = 10
+"""After so long without a statement the server ends a session and what it had begun: a process that
+is stopped in the middle of a transaction would else keep its locks for as long as it is stopped."""
+
+
 class Database:
     """A bounded pool of connections to one server, opened as they are needed."""
 
@@ -79,7 +85,8 @@ class Database:
         self._timeout_s = timeout_ms / 1_000
         self._lock_wait_s = lock_wait_s
         self._slots = asyncio.Semaphore(connections)
-        self._idle: list[Any] = []
+        self._idle: list[tuple[Any, float]] = []
+        """Connections and when they were put back, the latest last."""
 
     @classmethod
     def from_settings(cls, settings: LedgerSettings, metrics: LedgerMetrics) -> Self:
@@ -122,11 +129,11 @@ class Database:
     async def close(self) -> None:
         """Close the idle connections; one in use is closed by whoever uses it."""
         while self._idle:
-            await _quit(self._idle.pop())
+            await _quit(self._idle.pop()[0])
 
     async def _once(self, run: Callable[[Transaction], Awaitable[T]]) -> T:
         async with self._slots, asyncio.timeout(self._timeout_s):
-            connection = self._idle.pop() if self._idle else await self._connect()
+            connection = self._rested() or await self._connect()
             ended = False
             try:
                 result = await run(Transaction(connection))
@@ -137,7 +144,7 @@ class Database:
                 raise
             finally:
                 if ended:
-                    self._idle.append(connection)
+                    self._idle.append((connection, time.monotonic()))
                 else:
                     connection.close()
         return result
@@ -166,11 +173,18 @@ class Database:
 
     async def _prepare(self, session: Transaction) -> None:
         await session.execute(statement("session_isolation"))
-        await session.execute(statement("session_settings"), (self._lock_wait_s,))
+        await session.execute(statement("session_settings"), (self._lock_wait_s, IDLE_S_MAX))
+
+    def _rested(self) -> Any | None:
+        """A connection that the server has not closed for idleness, the latest used; None without."""
+        if self._idle and self._idle[-1][1] + IDLE_S_MAX / 2 > time.monotonic():
+            return self._idle.pop()[0]
+        self._discard_idle()
+        return None
 
     def _discard_idle(self) -> None:
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[0].close()
 
 
 class _Cursor(aiomysql.Cursor):  # type: ignore[misc]  # aiomysql has no annotations

@@ -71,6 +71,8 @@ class ProductRow:
     """Units that the last load split over the shards."""
     sold_before: int
     """Units sold when the product was last closed."""
+    former_shards: str
+    """Other shard counts that it had, with spaces between them."""
     version: int
 
     @property
@@ -83,6 +85,7 @@ class ProductRow:
             amounts=split_evenly(self.load_pool, self.layout_shards),
             buffer=self.buffer_stock,
             sold_before=self.sold_before,
+            former_shards=tuple(map(int, self.former_shards.split())),
         )
 
 
@@ -101,7 +104,7 @@ class ProductSettings:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """A restock or removal that the journal has."""
+    """A restock or removal that the journal has; or, to whom its id was news, what else it was."""
 
     kind: JournalKind
     quantity: int
@@ -190,7 +193,7 @@ class Products:
             shards = min(row.shards or default_shards, partitions)
             buffer = row.available_stock * row.buffer_percent // 100
             pool = row.available_stock - buffer
-            values = (shards, buffer, buffer, pool, product_id)
+            values = (shards, buffer, buffer, pool, _former(row, shards), product_id)
             await transaction.execute(statement("product_begin_load"), values)
             return (await _read(transaction, product_id)).plan, True
 
@@ -249,7 +252,7 @@ class Products:
         return await self._database.transaction(run)
 
     async def find_adjustment(self, product_id: int, request_id: str) -> Adjustment | None:
-        """The restock or removal that a request was, if the journal has it."""
+        """What the journal knows a request for: the restock or removal, or else what it was."""
 
         async def run(transaction: Transaction) -> Adjustment | None:
             return await _adjustment(transaction, product_id, request_id)
@@ -285,6 +288,12 @@ class Products:
         except DuplicateEffectsError:
             # A worker wrote the same effect between our look and our insert.
             return await self._database.transaction(run)
+
+
+def _former(row: ProductRow, shards: int) -> str:
+    """All counts that the product was split into, but the one that it gets now."""
+    counts = {*map(int, row.former_shards.split()), row.layout_shards} - {0, shards}
+    return " ".join(map(str, sorted(counts)))
 
 
 def _product(row: Row) -> ProductRow:

@@ -21,6 +21,7 @@ CREATE TABLE product_inventory (
     epoch            BIGINT       NOT NULL DEFAULT 0,
     load_pool        BIGINT       NOT NULL DEFAULT 0,
     sold_before      BIGINT       NOT NULL DEFAULT 0,
+    former_shards    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
     version          BIGINT       NOT NULL DEFAULT 0,
     create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     update_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),

@@ -1,3 +1,5 @@
 SELECT kind, quantity
 FROM inventory_log
-WHERE product_id = %s AND request_id = %s AND kind IN ('restock', 'remove')
+WHERE product_id = %s AND request_id = %s
+ORDER BY kind IN ('restock', 'remove') DESC
+LIMIT 1

@@ -6,5 +6,6 @@ UPDATE product_inventory SET
     available_stock = available_stock - %s,
     buffer_stock = buffer_stock + %s,
     load_pool = %s,
+    former_shards = %s,
     version = version + 1
 WHERE product_id = %s

@@ -269,3 +269,36 @@ async def test_what_another_session_writes_is_seen_at_once(
             product_id,
         )
         assert (await products.get(product_id)).name == name
+
+
+async def test_a_load_remembers_every_other_shard_count_that_the_product_had(
+    products: Products, new_product: NewProduct
+) -> None:
+    product_id = await new_product(60)
+    former = []
+    for shards in (6, 3, 3, 12, 6):
+        await products.put(settings_of(product_id, 0, shards=shards))
+        plan, _ = await products.begin_load(product_id, partitions=48, default_shards=1)
+        former.append(plan.former_shards)
+        await products.finish_load(plan)
+        await products.begin_close(product_id)
+        await products.finish_close(product_id, epoch=plan.epoch)
+    assert former == [(), (6,), (6,), (3, 6), (3, 12)]
+
+
+async def test_an_id_that_was_a_sale_is_a_mismatch_for_a_correction_of_a_closed_product(
+    products: Products, new_product: NewProduct, database: Database
+) -> None:
+    product_id = await new_product(60)
+    await write(
+        database,
+        "INSERT INTO inventory_log (product_id, request_id, kind, type, order_id, user_id, quantity, "
+        "partition_id, event_generation, event_number, remark, create_time) "
+        "VALUES (%s, 'sold', 'deduct', 5, 0, 0, -5, 0, 1, 1, '', NOW(3))",
+        product_id,
+    )
+    with pytest.raises(LedgerConflictError) as refused:
+        await products.adjust_closed(
+            JournalKind.RESTOCK, product_id, request_id="sold", quantity=5, reason=""
+        )
+    assert refused.value.conflict is Conflict.REQUEST_MISMATCH

@@ -157,6 +157,7 @@ class FakeProducts:
             epoch=0,
             load_pool=0,
             sold_before=0,
+            former_shards="",
             version=1,
         )
 

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 from grpc import StatusCode
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
@@ -96,7 +96,7 @@ async def refused_start(**settings: str) -> list[str]:
 
 async def test_without_redis_it_lives_is_not_ready_and_says_so_once(server: Server) -> None:
     async with grpc.aio.insecure_channel(await address_of(server)) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
+        health: Any = health_pb2_grpc.HealthStub(channel)
         states = {
             name: (await health.Check(health_pb2.HealthCheckRequest(service=name))).status
             for name in ("", "live", "inventory.v1.InventoryService", "inventory.v1.AdminService")

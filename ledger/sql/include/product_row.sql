@@ -16,5 +16,6 @@ SELECT
     epoch,
     load_pool,
     sold_before,
+    former_shards,
     version
 FROM product_inventory
