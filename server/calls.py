@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
@@ -29,6 +30,7 @@ from server.errors import (
     unknown_outcome,
 )
 from server.metrics import Meter, Metrics
+from sharding.outcomes import Reason
 
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -72,7 +74,9 @@ class Calls(grpc.GenericRpcHandler):
         name = f"{service}/{method.name}"
         meter = self._meters.get(name) or self._metrics.meter(name)
         self._meters[name] = meter
-        guard = _Guard(meter, self._log)
+        level = method.GetOptions().idempotency_level
+        only_reads = level == MethodOptions.NO_SIDE_EFFECTS
+        guard = _Guard(meter, self._log, only_reads=only_reads)
         parse = _parser(GetMessageClass(method.input_type))
         self._handlers[f"/{name}"] = _handler(method, guard, behaviour, parse)
 
@@ -80,9 +84,10 @@ class Calls(grpc.GenericRpcHandler):
 class _Guard:
     """Runs one method's calls: counts them and ends what fails with a status."""
 
-    def __init__(self, meter: Meter, log: FilteringBoundLogger) -> None:
+    def __init__(self, meter: Meter, log: FilteringBoundLogger, *, only_reads: bool) -> None:
         self._meter = meter
         self._log = log
+        self._only_reads = only_reads
 
     async def run(self, answer: Awaitable[T], context: Context) -> T:
         began_s = perf_counter()
@@ -93,16 +98,22 @@ class _Guard:
         except asyncio.CancelledError:
             code = StatusCode.UNAVAILABLE
             try:
-                await _end(context, unknown_outcome())
+                await _end(context, self._worded(unknown_outcome()))
             except asyncio.CancelledError:
                 code = _why_the_caller_left(context)
                 raise
         except Exception as error:  # noqa: BLE001 - the top of a call: nothing may pass it
-            refusal = translate(error) or self._unforeseen(error)
+            refusal = self._worded(translate(error) or self._unforeseen(error))
             code = refusal.code
             await _end(context, refusal)
         finally:
             self._meter.end(code, perf_counter() - began_s)
+
+    def _worded(self, refusal: RefusedError) -> RefusedError:
+        """What only reads has no effect that could be unknown."""
+        if self._only_reads and refusal.reason == Reason.OUTCOME_UNKNOWN:
+            return unavailable(Reason.NOT_EXECUTED, "the service cannot read this now")
+        return refusal
 
     def _unforeseen(self, error: Exception) -> RefusedError:
         self._log.error("call_failed", method=self._meter.method, exc_info=error)

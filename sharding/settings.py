@@ -45,7 +45,7 @@ class StockSettings(BaseSettings):
     def _divides(cls, value: int, info: object) -> int:
         partitions = getattr(info, "data", {}).get("partitions")
         if partitions and partitions % value:
-            raise ValueError(f"must divide INVENTORY_PARTITIONS ({partitions})")
+            raise ValueError(f"{value} does not divide INVENTORY_PARTITIONS={partitions}; set both")
         return value
 
 

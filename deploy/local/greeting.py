@@ -13,19 +13,28 @@ def greeting(stack: LocalStack, prometheus: Path) -> str:
         "Redis": " ".join(stack.redis_nodes),
         "MySQL": stack.mysql_url,
         "logs": str(stack.directory / "logs"),
-        "Prometheus": f"prometheus --config.file={prometheus}",
     }
     lines = ["", "The inventory service runs. Ctrl-C stops it.", ""]
     lines += [f"  {name:<11} {place}" for name, place in places.items()]
     if stack.servers:
-        lines += ["", "Try:", "", *(f"  {command}" for command in _commands(stack))]
+        lines += ["", "Try, in another shell:", ""]
+        lines += [f"  {command}" for command in _commands(stack)]
+        lines += ["", "A Prometheus for all metrics ports:", "", f"  {_prometheus(prometheus)}"]
     return "\n".join([*lines, ""])
 
 
 def _commands(stack: LocalStack) -> list[str]:
-    call = f".venv/bin/inventoryctl --target {stack.grpc_address()}"
+    call = ".venv/bin/inventoryctl"
     return [
+        f"export INVENTORY_TARGET={stack.grpc_address()}",
         f"{call} deduct {PRODUCT_ID} 2 --request-id my-first-order",
         f"{call} stock {PRODUCT_ID}",
         f"{call} product show {PRODUCT_ID}",
     ]
+
+
+def _prometheus(config: Path) -> str:
+    return (
+        f"prometheus --config.file={config} --storage.tsdb.path={config.parent / 'data'} "
+        "--web.listen-address=127.0.0.1:9090"
+    )

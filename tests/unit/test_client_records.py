@@ -9,6 +9,7 @@ from grpc_health.v1 import health_pb2
 from inventory.client import (
     Cluster,
     Deduction,
+    InvalidRequest,
     LoadedProduct,
     NewProduct,
     Outcome,
@@ -21,6 +22,7 @@ from inventory.client import (
     Stock,
     rpcs,
 )
+from inventory.client.messages import build
 from inventory.client.records import cluster_of, loaded_of, product_of, stock_of
 from inventory.client.rpcs import Rpc
 from inventory.v1 import admin_pb2, inventory_pb2
@@ -97,3 +99,9 @@ def test_a_call_is_one_of_the_contract(rpc):
     method = service.methods_by_name[method_name]
     assert method.input_type is rpc.request.DESCRIPTOR
     assert method.output_type is rpc.response.DESCRIPTOR
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
+def test_a_number_that_its_field_has_no_room_for_is_an_invalid_request(value: int) -> None:
+    with pytest.raises(InvalidRequest, match="out of range"):
+        build(inventory_pb2.GetStockRequest, product_id=value)

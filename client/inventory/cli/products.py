@@ -30,7 +30,7 @@ def put(
     name: Annotated[str, typer.Option(help="What people call it.", show_default=False)] = "",
     shards: Annotated[int, typer.Option(help="Shards; 0: the service chooses.")] = 0,
     buffer_percent: Annotated[
-        int | None, typer.Option(help="Share that stays in the ledger. [default: the service's]")
+        int | None, typer.Option(help="Share that stays in the ledger, in percent. [default: 5]")
     ] = None,
     max_per_user: Annotated[int, typer.Option(help="Units a user may buy; 0: no limit.")] = 0,
     low_stock: Annotated[int, typer.Option(help="Units that count as low; 0: never.")] = 0,

@@ -6,6 +6,7 @@ from uuid import uuid4
 from grpc_health.v1 import health_pb2
 
 from inventory.client.failures import Failure, error_of
+from inventory.client.messages import build
 from inventory.client.outcomes import Resolution, Resolved
 from inventory.client.records import (
     Cluster,
@@ -55,26 +56,29 @@ class Calls:
     def resolve(
         self, product_id: int, request_id: str, deadline_s: float | None
     ) -> Steps[Resolved]:
-        request = inventory_pb2.ResolveRequestRequest(product_id=product_id, request_id=request_id)
+        request = build(
+            inventory_pb2.ResolveRequestRequest, product_id=product_id, request_id=request_id
+        )
         reply = yield from self._retrier.answer(
             RESOLVE_REQUEST, request, deadline_s=deadline_s, request_id=request_id
         )
         return Resolved(_RESOLUTIONS[reply.resolution], reply.quantity)
 
     def get_stock(self, product_id: int, deadline_s: float | None) -> Steps[Stock]:
-        request = inventory_pb2.GetStockRequest(product_id=product_id)
+        request = build(inventory_pb2.GetStockRequest, product_id=product_id)
         reply = yield from self._retrier.answer(GET_STOCK, request, deadline_s=deadline_s)
         return stock_of(reply.stock)
 
     def batch_get_stock(
         self, product_ids: Sequence[int], deadline_s: float | None
     ) -> Steps[tuple[Stock, ...]]:
-        request = inventory_pb2.BatchGetStockRequest(product_ids=product_ids)
+        request = build(inventory_pb2.BatchGetStockRequest, product_ids=product_ids)
         reply = yield from self._retrier.answer(BATCH_GET_STOCK, request, deadline_s=deadline_s)
         return tuple(stock_of(stock) for stock in reply.stocks)
 
     def put_product(self, product: NewProduct) -> Steps[Product]:
-        request = admin_pb2.PutProductRequest(
+        request = build(
+            admin_pb2.PutProductRequest,
             product_id=product.product_id,
             name=product.name,
             total_stock=product.total_stock,
@@ -87,13 +91,13 @@ class Calls:
         return product_of(reply.product)
 
     def get_product(self, product_id: int) -> Steps[Product]:
-        request = admin_pb2.GetProductRequest(product_id=product_id)
+        request = build(admin_pb2.GetProductRequest, product_id=product_id)
         reply = yield from self._retrier.answer(GET_PRODUCT, request)
         return product_of(reply.product)
 
     def list_products(self, after_product_id: int, page_size: int) -> Steps[ProductPage]:
-        request = admin_pb2.ListProductsRequest(
-            after_product_id=after_product_id, page_size=page_size
+        request = build(
+            admin_pb2.ListProductsRequest, after_product_id=after_product_id, page_size=page_size
         )
         reply = yield from self._retrier.answer(LIST_PRODUCTS, request)
         return ProductPage(
@@ -102,19 +106,20 @@ class Calls:
         )
 
     def load(self, product_ids: Sequence[int]) -> Steps[tuple[LoadedProduct, ...]]:
-        request = admin_pb2.LoadRequest(product_ids=product_ids)
+        request = build(admin_pb2.LoadRequest, product_ids=product_ids)
         reply = yield from self._retrier.answer(LOAD, request, policy=FOR_ADMIN)
         return tuple(loaded_of(product) for product in reply.products)
 
     def close_product(self, product_id: int) -> Steps[Product]:
-        request = admin_pb2.CloseRequest(product_id=product_id)
+        request = build(admin_pb2.CloseRequest, product_id=product_id)
         reply = yield from self._retrier.answer(CLOSE, request, policy=FOR_ADMIN)
         return product_of(reply.product)
 
     def restock(
         self, product_id: int, quantity: int, request_id: str | None, reason: str
     ) -> Steps[bool]:
-        request = admin_pb2.RestockRequest(
+        request = build(
+            admin_pb2.RestockRequest,
             request_id=uuid4().hex if request_id is None else request_id,
             product_id=product_id,
             quantity=quantity,
@@ -128,7 +133,8 @@ class Calls:
     def remove(
         self, product_id: int, quantity: int, request_id: str | None, reason: str
     ) -> Steps[bool]:
-        request = admin_pb2.RemoveRequest(
+        request = build(
+            admin_pb2.RemoveRequest,
             request_id=uuid4().hex if request_id is None else request_id,
             product_id=product_id,
             quantity=quantity,
@@ -155,8 +161,8 @@ class Watch:
         self, retrier: Retrier, *, product_id: int, interval_ms: int, patience_s: float | None
     ) -> None:
         self._retrier = retrier
-        self._request = inventory_pb2.WatchStockRequest(
-            product_id=product_id, interval_ms=interval_ms
+        self._request = build(
+            inventory_pb2.WatchStockRequest, product_id=product_id, interval_ms=interval_ms
         )
         self._patience_s = patience_s
         self._budget: Budget | None = None

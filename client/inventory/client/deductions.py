@@ -16,6 +16,7 @@ from inventory.client.errors import (
     UserLimit,
 )
 from inventory.client.failures import Failure, outcome_unknown
+from inventory.client.messages import build
 from inventory.client.outcomes import OUTCOME_UNKNOWN, Deduction, DeductItem, Outcome
 from inventory.v1 import inventory_pb2
 
@@ -42,7 +43,8 @@ class Ticket:
 
     def __init__(self, item: DeductItem) -> None:
         made = item.request_id is None
-        self._request = inventory_pb2.DeductRequest(
+        self._request = build(
+            inventory_pb2.DeductRequest,
             request_id=uuid4().hex if item.request_id is None else item.request_id,
             product_id=item.product_id,
             quantity=item.quantity,
