@@ -77,9 +77,10 @@ Spawn = Callable[[Coroutine[object, object, None], str], object]
 
 
 class Home:
-    """One shard's queue in this process, and a second one for requests that it was short for.
+    """One shard's queue in this process, one for requests that are looked up elsewhere first, and one
+    for requests that the shard was short for.
 
-    The two are served apart: who waits for units from other shards keeps nobody waiting here.
+    They are served apart: who waits for other shards keeps nobody waiting for this one.
     """
 
     def __init__(
@@ -101,42 +102,53 @@ class Home:
         self._metrics = metrics
         self._reroute = reroute
         self._served = _Queue(self._ask, self._hand_back, spawn)
+        self._looked_up = _Queue(self._ask_with_history, self._hand_back, spawn)
         self._settled = _Queue(self._settle, self._hand_back_settled, spawn)
 
     def put(self, group: Group) -> None:
         """Serve a group with what comes next."""
-        self._served.put(group)
+        if not self._former:
+            self._served.put(group)
+            return
+        new = [i for i, request in enumerate(group.requests) if request.attempt == 1]
+        old = [i for i, request in enumerate(group.requests) if request.attempt != 1]
+        if new:
+            self._served.put(group.part(new))
+        if old:
+            self._looked_up.put(group.part(old))
 
     async def _ask(self, requests: Sequence[Deduction]) -> list[Answer]:
-        known = await self._known_before(requests) if self._former else {}
+        return await self._served_at(self._shards, self._partition, requests, shard=self._shard)
+
+    async def _ask_with_history(self, requests: Sequence[Deduction]) -> list[Answer]:
+        """For requests that may have been sent under a former layout.
+
+        Its shards accept nothing new, so what they do not know now they will never know.
+        """
+        known = await self._known_before(requests)
         fresh = [request for i, request in enumerate(requests) if i not in known]
-        if not fresh:
-            return [known[i] for i in range(len(requests))]
-        given = await self._served_at(self._shards, self._partition, fresh, shard=self._shard)
-        if not known:
-            return given
-        rest = iter(given)
+        rest = iter(await self._ask(fresh) if fresh else ())
         return [known[i] if i in known else next(rest) for i in range(len(requests))]
 
     async def _known_before(self, requests: Sequence[Deduction]) -> dict[int, Answer]:
-        """Answers, by position, that shards of former layouts have for requests sent before.
-
-        Those shards accept nothing new, so what they do not know now they will never know.
-        """
+        """Answers, by position, that shards of former layouts have; the first layout's counts."""
+        lookups = [
+            self._look_up(former, shard, requests, positions)
+            for former in self._former
+            for shard, positions in _by_shard(requests, former.layout.shards).items()
+        ]
         known: dict[int, Answer] = {}
-        for former in self._former:
-            asked: dict[int, list[int]] = {}
-            for i, request in enumerate(requests):
-                if request.attempt != 1 and i not in known:
-                    shard = home_shard(request.request_id, former.layout.shards)
-                    asked.setdefault(shard, []).append(i)
-            for shard, positions in asked.items():
-                partition = former.partitions[shard]
-                wanted = [requests[i] for i in positions]
-                given = await self._served_at(former, partition, wanted, shard=shard)
-                pairs = zip(positions, given, strict=True)
-                known |= {i: answer for i, answer in pairs if not _knows_nothing(answer)}
+        for found in await asyncio.gather(*lookups):
+            known = found | known
         return known
+
+    async def _look_up(
+        self, former: Shards, shard: int, requests: Sequence[Deduction], positions: Sequence[int]
+    ) -> dict[int, Answer]:
+        wanted = [requests[i] for i in positions]
+        given = await self._served_at(former, former.partitions[shard], wanted, shard=shard)
+        pairs = zip(positions, given, strict=True)
+        return {i: answer for i, answer in pairs if not _knows_nothing(answer)}
 
     async def _served_at(
         self, shards: Shards, partition: int, requests: Sequence[Deduction], *, shard: int
@@ -175,6 +187,14 @@ class Home:
 def _leads_astray(answer: Answer) -> bool:
     """Whether the shard may not be the one that the request belongs to any more."""
     return answer is STALE or answer is MISSING or answer is CLOSED
+
+
+def _by_shard(requests: Sequence[Deduction], shards: int) -> dict[int, list[int]]:
+    """Positions of the requests by the shard that their ids select."""
+    positions: dict[int, list[int]] = {}
+    for i, request in enumerate(requests):
+        positions.setdefault(home_shard(request.request_id, shards), []).append(i)
+    return positions
 
 
 def _knows_nothing(answer: Answer) -> bool:

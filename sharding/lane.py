@@ -206,7 +206,11 @@ class Lane(asyncio.Protocol):
 
     def _send_queue(self) -> None:
         self._send_is_due = False
-        if self._transport is None or self._round or not self._queue:
+        if self._transport is None:
+            # The connection broke after this was due; what has queued since needs another one.
+            self._wake()
+            return
+        if self._round or not self._queue:
             return
         calls = self._next_calls()
         if calls:

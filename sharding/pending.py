@@ -39,6 +39,7 @@ _HAD_NO_EFFECT = frozenset(
         "TRYAGAIN",
     )
 )
+_REFUSED_CALLERS = frozenset(("NOAUTH", "NOPERM", "WRONGPASS"))
 
 
 class PendingCall:
@@ -99,7 +100,11 @@ class PendingCall:
         StockUnavailableError if trying again cannot help.
         """
         code, _, rest = text.partition(" ")
+        if code in _REFUSED_CALLERS:
+            raise self.failure(Reason.NOT_EXECUTED, text)
         if code not in _HAD_NO_EFFECT:
+            # A script that failed where it must not: nobody can say what of it was done.
+            self._may_have_run |= code != "WRONGTYPE"
             raise self.failure(Reason.SHARD_CORRUPT, text)
         self.note(Reason.NOT_EXECUTED, text)
         if self.attempts > REDIRECTIONS_MAX:

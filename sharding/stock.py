@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -34,6 +35,8 @@ QUEUED_REQUESTS_MAX = 50_000
 REROUTES_MAX = 8
 REROUTE_PAUSE_S = 0.02
 LISTING_FRESH_S = 0.25
+PRODUCTS_MAX = 4_096
+"""Products whose layout this process remembers; 20 kB each with 6 shards."""
 SURVEYS_MAX = 8
 ADJUST_ROUNDS_MIN = 64
 
@@ -88,7 +91,7 @@ class Stock:
         self.metrics = metrics
         self._cluster = cluster
         self._directory = Directory(cluster)
-        self._products: dict[int, _Product] = {}
+        self._products: OrderedDict[int, _Product] = OrderedDict()
         self._lookups: dict[int, asyncio.Task[_Product | None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._queued = 0
@@ -140,6 +143,7 @@ class Stock:
 
     async def read(self, product_id: int) -> ProductStock | None:
         """The live counts; None if the product was never loaded. StockUnavailableError."""
+        reason = Reason.LAYOUT_CHANGING
         for _ in range(REROUTES_MAX):
             product = await self._find(product_id)
             if product is None:
@@ -147,14 +151,16 @@ class Stock:
             try:
                 seen = await self._survey(product.shards)
             except MissingShardError:
+                reason = Reason.SHARD_CORRUPT
                 await self._forget(product_id)
                 continue
-            if any(r.layout != product.listing.layout.version for r in seen.readings):
-                await self._forget(product_id)
-                continue
-            return _product_stock(product_id, product.listing, seen)
-        self.metrics.corrupt.inc()
-        raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id} lacks a shard")
+            if all(r.layout == product.listing.layout.version for r in seen.readings):
+                return _product_stock(product_id, product.listing, seen)
+            reason = Reason.LAYOUT_CHANGING
+            await self._forget(product_id)
+        if reason is Reason.SHARD_CORRUPT:
+            self.metrics.corrupt.inc()
+        raise StockUnavailableError(reason, f"product {product_id}")
 
     async def restock(
         self, product_id: int, *, request_id: str, quantity: int, reason: str
@@ -248,7 +254,16 @@ class Stock:
         former = [Shards(self._cluster, product_id, Layout(0, count)) for count in listing.former]
         product = _Product(self, listing, shards, former)
         self._products[product_id] = product
+        self._drop_oldest_products()
         return product
+
+    def _drop_oldest_products(self) -> None:
+        """Forget the products that were looked up first, until few enough are remembered.
+
+        One that is at work finishes what it has; it is only not found again.
+        """
+        while len(self._products) > PRODUCTS_MAX:
+            self._products.popitem(last=False)
 
     async def _forget(self, product_id: int) -> None:
         self._products.pop(product_id, None)

@@ -224,6 +224,20 @@ async def test_what_waits_past_its_deadline_is_never_sent(fake: tuple[FakeNode, 
     await lane.close()
 
 
+async def test_a_call_after_a_break_in_the_same_turn_is_answered(
+    fake: tuple[FakeNode, Node],
+) -> None:
+    lane = lane_to(fake[1])
+    await lane.call(PING)
+    first = lane.call(PING)  # its round is due at the end of this turn
+    lane.connection_lost(None)
+    second = lane.call(PING)
+    results = await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 5)
+    assert isinstance(results[0], NotSentError)
+    assert results[1] == b"OK"
+    await lane.close()
+
+
 async def test_a_caller_that_gave_up_disturbs_no_other(fake: tuple[FakeNode, Node]) -> None:
     fake_node, node = fake
     fake_node.answering = lambda command: b"$1\r\n%s\r\n" % command[1]

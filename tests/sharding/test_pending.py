@@ -66,3 +66,16 @@ def test_a_node_that_lost_its_scripts_gets_the_whole_text() -> None:
     call.note_error(NODE, "NOSCRIPT No matching script")
     assert call.packed != digest_only
     assert script("deduct").source.encode() in call.packed
+
+
+def test_a_script_that_fails_in_the_middle_may_have_run() -> None:
+    with pytest.raises(StockUnavailableError) as failure:
+        a_call().note_error(NODE, "ERR user_script:12: attempt to index a nil value")
+    assert failure.value.reason is Reason.OUTCOME_UNKNOWN
+
+
+@pytest.mark.parametrize("code", ["NOAUTH", "NOPERM", "WRONGPASS"])
+def test_a_node_that_refuses_the_caller_has_done_nothing(code: str) -> None:
+    with pytest.raises(StockUnavailableError) as failure:
+        a_call().note_error(NODE, f"{code} no")
+    assert failure.value.reason is Reason.NOT_EXECUTED
