@@ -18,10 +18,11 @@ class Listing:
     """What a product's partitions say of it. ValueError, KeyError if it makes no sense.
 
     `former`: shard counts that it had before, whose shards still know the requests of that time.
+    `loaded_s`: when it was loaded, in seconds since 1970 by the node's clock.
     `is_copy`: not from the product's own base, so a later load may not have reached it.
     """
 
-    __slots__ = ("buffer", "epoch", "former", "is_copy", "layout", "sold_before")
+    __slots__ = ("buffer", "epoch", "former", "is_copy", "layout", "loaded_s", "sold_before")
 
     def __init__(self, fields: dict[bytes, bytes], *, partitions: int) -> None:
         self.is_copy = False
@@ -30,6 +31,7 @@ class Listing:
         self.epoch = int(fields[b"epoch"])
         self.buffer = int(fields[b"buffer"])
         self.sold_before = int(fields[b"sold_before"])
+        self.loaded_s = int(fields[b"loaded_ms"]) / 1_000
         counts = (self.layout.shards, *self.former)
         if not all(is_shard_count(count, partitions) for count in counts):
             raise ValueError(f"shard counts {counts}")

@@ -6,6 +6,7 @@ straight into its batch, so a request costs no task and no future of its own.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import NamedTuple
@@ -22,6 +23,11 @@ from sharding.shortage import Shortage
 CALL_REQUESTS_MAX = 1_000
 """A script call of this size keeps a node busy for about two milliseconds. A larger group of one batch
 goes alone; the contract bounds it to 2,000."""
+
+
+FORMER_DOUBT_S = 600
+"""So long after a load even a first try is looked up under former layouts: it may have been sent, and
+sent again and sold, before the load, and have been held up since. No call is open for longer."""
 
 
 class Batch:
@@ -88,6 +94,7 @@ class Home:
         shards: Shards,
         shard: int,
         former: Sequence[Shards],
+        loaded_s: float,
         shortage: Shortage,
         metrics: StockMetrics,
         *,
@@ -98,6 +105,7 @@ class Home:
         self._shard = shard
         self._partition = shards.partitions[shard]
         self._former = former
+        self._doubt_until_s = loaded_s + FORMER_DOUBT_S
         self._shortage = shortage
         self._metrics = metrics
         self._reroute = reroute
@@ -110,12 +118,14 @@ class Home:
         if not self._former:
             self._served.put(group)
             return
-        new = [i for i, request in enumerate(group.requests) if request.attempt == 1]
-        old = [i for i, request in enumerate(group.requests) if request.attempt != 1]
-        if new:
-            self._served.put(group.part(new))
-        if old:
-            self._looked_up.put(group.part(old))
+        all_doubtful = time.time() < self._doubt_until_s
+        doubts = [all_doubtful or request.attempt != 1 for request in group.requests]
+        sure = [i for i, doubtful in enumerate(doubts) if not doubtful]
+        doubtful = [i for i, doubtful in enumerate(doubts) if doubtful]
+        if sure:
+            self._served.put(group.part(sure))
+        if doubtful:
+            self._looked_up.put(group.part(doubtful))
 
     async def _ask(self, requests: Sequence[Deduction]) -> list[Answer]:
         return await self._served_at(self._shards, self._partition, requests, shard=self._shard)

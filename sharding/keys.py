@@ -46,7 +46,7 @@ def all_records(tag: str) -> tuple[str, ...]:
 
 
 def product_info(tag: str, product_id: int) -> str:
-    """Hash: layout, shards, epoch, buffer, sold_before; the same in each shard's partition."""
+    """Hash: layout, shards, epoch, buffer, sold_before, former, loaded_ms; in each shard's partition."""
     return f"inv:{{{tag}}}:product:{product_id}"
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sharding.answers import CLOSED, INSUFFICIENT, MISSING, STALE, answers, unavailable
 from sharding.cluster import Cluster
@@ -34,7 +34,9 @@ QUEUED_REQUESTS_MAX = 50_000
 """Requests in this process that are not answered yet; beyond it new ones are refused."""
 REROUTES_MAX = 8
 REROUTE_PAUSE_S = 0.02
-LISTING_FRESH_S = 0.25
+CLOSED_LOOKS = 2
+"""How often a product is looked up again before closed is believed; the first look may have begun just
+before it was loaded anew."""
 PRODUCTS_MAX = 4_096
 """Products whose layout this process remembers; 20 kB each with 6 shards."""
 SURVEYS_MAX = 8
@@ -49,23 +51,33 @@ class CloseBusyError(StockError):
     """Units are held or on their way; the text says which. Close again later."""
 
 
+class _Correction(NamedTuple):
+    """A restock or removal."""
+
+    kind: str
+    request_id: str
+    quantity: int
+    reason: str
+
+
 class _Product:
     """One product under its present layout, as this process routes to it."""
 
-    __slots__ = ("_found_s", "homes", "listing", "shards", "shortage")
+    __slots__ = ("former", "homes", "listing", "shards", "shortage")
 
     def __init__(
         self, stock: "Stock", listing: Listing, shards: Shards, former: Sequence[Shards]
     ) -> None:
         self.listing = listing
+        self.former = former
         self.shards = shards
         self.shortage = Shortage(shards, stock.metrics)
-        self._found_s = asyncio.get_running_loop().time()
         self.homes = [
             Home(
                 shards,
                 shard,
                 former,
+                listing.loaded_s,
                 self.shortage,
                 stock.metrics,
                 reroute=stock.reroute,
@@ -73,11 +85,6 @@ class _Product:
             )
             for shard in range(listing.layout.shards)
         ]
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether it was looked up so lately that another look would tell the same."""
-        return asyncio.get_running_loop().time() - self._found_s < LISTING_FRESH_S
 
 
 class Stock:
@@ -127,9 +134,9 @@ class Stock:
         """Look a group's product up again and send it on: its layout may be outdated."""
         product_id = group.requests[0].product_id
         product = self._products.get(product_id)
-        if group.why is Reason.PRODUCT_CLOSED and product is not None and product.is_fresh:
+        if group.why is Reason.PRODUCT_CLOSED and group.reroutes > CLOSED_LOOKS:
             # An older copy cannot know that the product was loaded anew elsewhere.
-            is_fact = not product.listing.is_copy
+            is_fact = product is not None and not product.listing.is_copy
             answer = CLOSED if is_fact else unavailable(Reason.SHARDS_UNREACHABLE)
             group.answer([answer] * len(group.requests))
             return
@@ -281,13 +288,17 @@ class Stock:
     async def _adjust(
         self, kind: str, product_id: int, request_id: str, quantity: int, reason: str
     ) -> Answer:
+        looks = 0
         for _ in range(ADJUST_ROUNDS_MIN + 4 * self._cluster.settings.partitions):
             product = await self._find(product_id)
             if product is None:
                 return Answer(Outcome.UNKNOWN_PRODUCT)
             answer = await self._adjust_once(kind, product, request_id, quantity, reason)
-            if answer in (STALE, MISSING) or (answer == CLOSED and not product.is_fresh):
+            if answer in (STALE, MISSING) or (answer == CLOSED and looks < CLOSED_LOOKS):
+                looks += answer == CLOSED
                 await self._forget(product_id)
+            elif answer == CLOSED and product.listing.is_copy:
+                return unavailable(Reason.SHARDS_UNREACHABLE)
             elif answer is not None:
                 return answer
         return unavailable(Reason.CONTENDED)
@@ -296,16 +307,20 @@ class Stock:
         self, kind: str, product: _Product, request_id: str, quantity: int, reason: str
     ) -> Answer | None:
         """None: units were brought to the request's home, ask again."""
-        shards = product.shards
-        shard = home_shard(request_id, shards.layout.shards)
-        home = shards.partitions[shard]
+        correction = _Correction(kind, request_id, quantity, reason)
         try:
-            served = await shards.adjust(
-                home, kind, request_id=request_id, quantity=quantity, reason=reason
-            )
+            for former in product.former:
+                earlier = await _adjust_at(former, correction)
+                if earlier.statuses in (b"R", b"M"):
+                    return _adjusted(earlier, shard=home_shard(request_id, former.layout.shards))
+            shards = product.shards
+            shard = home_shard(request_id, shards.layout.shards)
+            served = await _adjust_at(shards, correction)
             if served.statuses != b"I":
                 return _adjusted(served, shard=shard)
-            gathered = await product.shortage.gather(home, quantity, at_home=served.available)
+            gathered = await product.shortage.gather(
+                shards.partitions[shard], quantity, at_home=served.available
+            )
         except MissingShardError:
             return MISSING
         if gathered is Gathered.TOO_FEW:
@@ -410,6 +425,17 @@ async def _close_shard(shards: Shards, partition: int, epoch: int) -> None:
         raise LoadConflictError(f"product {shards.product_id} is not in epoch {epoch} any more")
     if word != "done":
         raise CloseBusyError(f"product {shards.product_id}, partition {partition}: {word}")
+
+
+async def _adjust_at(shards: Shards, wanted: _Correction) -> Served:
+    """Restock or remove at the home that the request has among these shards."""
+    return await shards.adjust(
+        shards.partitions[home_shard(wanted.request_id, shards.layout.shards)],
+        wanted.kind,
+        request_id=wanted.request_id,
+        quantity=wanted.quantity,
+        reason=wanted.reason,
+    )
 
 
 def _adjusted(served: Served, *, shard: int) -> Answer:

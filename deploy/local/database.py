@@ -127,7 +127,8 @@ class Database:
 
 
 def _data_settings(folder: Path) -> list[str]:
-    settings = [f"--datadir={folder}"]
+    # Two servers that share a folder for temporary tables remove each other's at start.
+    settings = [f"--datadir={folder}", f"--tmpdir={folder.parent}"]
     if os.geteuid() == 0:
         settings.append("--user=root")  # it refuses to run as root unless told to
     return settings

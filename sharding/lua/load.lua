@@ -56,5 +56,6 @@ write_counts(loaded)
 redis.call("HSET", stock_key, "layout", int(layout), "epoch", int(epoch), "state", "loading",
   "frozen", "0")
 redis.call("HSET", info_key, "layout", int(layout), "shards", shards, "epoch", int(epoch), "buffer",
-  buffer, "sold_before", sold_before, "former", former)
+  buffer, "sold_before", sold_before, "former", former,
+  "loaded_ms", int(now_ms()))
 return { "done", head.generation, head.number, amount, "loading" }

@@ -54,10 +54,7 @@ async def test_a_process_with_the_earlier_layout_finds_the_new_one_by_itself(
     elsewhere: Stock,
     before: int,
     after: int,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A listing that was just looked up is believed for a while; this one counts as old at once.
-    monkeypatch.setattr("sharding.stock.LISTING_FRESH_S", 0.0)
     product = await load(*[10] * before)
     await elsewhere.deduct([Deduction("warm", product, 1)])
     await reload(stock, product, after, units=60, former=before)
@@ -67,6 +64,44 @@ async def test_a_process_with_the_earlier_layout_finds_the_new_one_by_itself(
     assert {answer.outcome for answer in answers} == {Outcome.DEDUCTED}
     restocked = await elsewhere.restock(product, request_id="in", quantity=5, reason="")
     assert restocked.outcome is Outcome.DEDUCTED
+
+
+@pytest.mark.parametrize("attempt", [0, 1, 2])
+async def test_a_first_copy_that_was_held_up_across_a_load_meets_its_record(
+    stock: Stock, load: LoadProduct, elsewhere: Stock, attempt: int
+) -> None:
+    product = await load(*[10] * 6)
+    retried = await stock.deduct([Deduction("held-up", product, 1, attempt=2)])
+    await reload(stock, product, 1, units=59, former=6)
+    late = await elsewhere.deduct([Deduction("held-up", product, 1, attempt=attempt)])
+    assert late == [retried[0]._replace(replayed=True)]
+
+
+@pytest.mark.parametrize("kind", ["restock", "remove"])
+async def test_a_correction_that_was_held_up_across_a_load_is_applied_once(
+    stock: Stock, load: LoadProduct, elsewhere: Stock, kind: str
+) -> None:
+    product = await load(*[10] * 6)
+    first = await getattr(stock, kind)(product, request_id="c", quantity=5, reason="")
+    units = 65 if kind == "restock" else 55
+    await reload(stock, product, 1, units=units, former=6)
+    late = await getattr(elsewhere, kind)(product, request_id="c", quantity=5, reason="")
+    assert (first.replayed, late.replayed) == (False, True)
+    seen = await stock.read(product)
+    assert seen is not None
+    assert seen.available == units
+
+
+async def test_a_product_that_was_just_loaded_again_is_not_called_closed(
+    stock: Stock, load: LoadProduct, elsewhere: Stock
+) -> None:
+    product = await load(10, 10)
+    await stock.close(product, 1)
+    (closed,) = await elsewhere.deduct([Deduction("early", product, 1)])
+    await stock.load(replace(plan_for(product, 20, epoch=2), former_shards=(2,)))
+    (sold,) = await elsewhere.deduct([Deduction("late", product, 1)])
+    assert closed == Answer(Outcome.FROZEN, reason=Reason.PRODUCT_CLOSED)
+    assert sold.outcome is Outcome.DEDUCTED
 
 
 async def test_closing_uses_the_layout_in_force_and_not_the_one_it_knew(
@@ -107,8 +142,9 @@ async def test_a_shortage_while_the_product_closes_is_no_sell_out(
     taken = metrics.moves.labels("taken")._value
     before = taken.get()
     selling = elsewhere.deduct([Deduction("forty", product, 40, attempt=attempt)])
-    while taken.get() == before and not selling.done():
-        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while taken.get() == before and not selling.done():  # noqa: ASYNC110 - a counter has no event
+            await asyncio.sleep(0)
     await stock.close(product, 1)
     (answer,) = await selling
     assert answer.outcome is not Outcome.INSUFFICIENT_STOCK
