@@ -12,7 +12,14 @@ from ledger.settings import explain
 from server.logs import configure_logs
 from server.ports import PortError, free_ports, hold_shared_port
 from server.settings import ServerSettings
-from server.supervisor import SETUP_ERROR, ChildPlan, SetupError, Supervisor, child_command
+from server.supervisor import (
+    INTERRUPTED,
+    SETUP_ERROR,
+    ChildPlan,
+    SetupError,
+    Supervisor,
+    child_command,
+)
 
 STOP_SLACK_S = 3
 """What a child may take beyond its own limits, to close connections."""
@@ -26,6 +33,8 @@ def main() -> int:
         return _setup_failed(explain(error))
     except (PortError, SetupError) as error:
         return _setup_failed(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0
 
 
@@ -67,10 +76,15 @@ def _check_tls(settings: ServerSettings) -> None:
             raise SetupError(f"there is no file {path} (INVENTORY_GRPC_TLS_…)")
     if not cert:
         return
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    wrong = f"{cert} and {key} are no certificate and its key without a password"
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
+        context.load_cert_chain(cert, key, password=lambda: b"")  # never asks a terminal
+        if ca:
+            wrong = f"{ca} has no certificates of authorities"
+            context.load_verify_locations(ca)
     except (OSError, ssl.SSLError) as error:
-        raise SetupError(f"{cert} and {key} are no certificate and its key: {error}") from None
+        raise SetupError(f"{wrong} (INVENTORY_GRPC_TLS_…): {error}") from None
 
 
 def _setup_failed(text: str) -> int:

@@ -24,7 +24,7 @@ class Intake:
     def submit(self, deductions: Sequence[Deduction]) -> Answers:
         """The answers to come, in order; RefusedError if too much is unanswered.
 
-        Whoever awaits them may be cancelled: the stock's own tasks finish what was sent.
+        Whoever awaits them may be cancelled: what was sent goes on, keeps its place, is counted.
         """
         items = len(deductions)
         if self._items + items > self._items_max:
@@ -32,7 +32,7 @@ class Intake:
         self._count(items)
         answers = self._stock.deduct(deductions)
         answers.add_done_callback(partial(self._answered, items))
-        return answers
+        return asyncio.shield(answers)
 
     def _answered(self, items: int, answers: Answers) -> None:
         self._count(-items)

@@ -6,12 +6,15 @@ because the ledger has written down what was decided before the live stock sees 
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from grpc import StatusCode
 
+from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, ProductRow, Products
 from server.errors import RefusedError, refused, unavailable
+from sharding.errors import StockUnavailableError
 from sharding.outcomes import Answer, Outcome, State
 from sharding.plans import LoadPlan
 from sharding.stock import CloseBusyError, LoadConflictError, Stock
@@ -55,7 +58,10 @@ class Lifecycle:
         return [await self.load(product_id) for product_id in product_ids]
 
     async def load(self, product_id: int) -> Loaded:
-        """Put a closed product on sale; one that is on sale stays as it is."""
+        """Put a closed product on sale; one that is on sale stays as it is.
+
+        RefusedError LOAD_PENDING if it broke off after it was begun.
+        """
         plan, wanted = await self._products.begin_load(
             product_id, partitions=self._partitions, default_shards=self._default_shards
         )
@@ -63,25 +69,33 @@ class Lifecycle:
             return Loaded(plan, now=False)
         try:
             await self._stock.load(plan)
+            await self._products.finish_load(plan)
         except LoadConflictError as error:
             raise _conflict("LOAD_CONFLICT", "the live stock is in another epoch") from error
-        await self._products.finish_load(plan)
+        except (StockUnavailableError, LedgerUnavailableError) as error:
+            raise _load_pending() from error
         return Loaded(plan, now=True)
 
     async def close(self, product_id: int, *, wait_s: float) -> ProductRow:
-        """Take a product off sale; RefusedError CLOSE_PENDING if `wait_s` is too short for it."""
+        """Take a product off sale.
+
+        RefusedError CLOSE_PENDING if it broke off, or `wait_s` is too short, after it was begun.
+        """
         row = await self._products.begin_close(product_id)
         if row.status is State.CLOSED:
             return row
         try:
-            async with asyncio.timeout(wait_s):
-                await self._stock.close(product_id, row.epoch)
-                await self._until_applied(row)
-        except (TimeoutError, CloseBusyError):
-            raise _close_pending() from None
+            if not await self._closed_within(wait_s, row):
+                raise _close_pending()
+            return await self._products.finish_close(product_id, epoch=row.epoch)
+        except (
+            CloseBusyError,
+            StockUnavailableError,
+            LedgerUnavailableError,
+        ) as error:
+            raise _close_pending() from error
         except LoadConflictError as error:
             raise _conflict("CLOSE_CONFLICT", "the live stock is in another epoch") from error
-        return await self._products.finish_close(product_id, epoch=row.epoch)
 
     async def correct(self, wanted: Correction) -> bool:
         """Restock or remove; returns whether it had been done before."""
@@ -96,13 +110,24 @@ class Lifecycle:
             raise refused(answer)
         return answer.replayed
 
+    async def _closed_within(self, wait_s: float, row: ProductRow) -> bool:
+        """Whether all shards are closed; looks at least once, however little time there is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._stock.close(row.product_id, row.epoch)
+                await self._until_applied(row)
+        return await self._is_applied(row)
+
     async def _until_applied(self, row: ProductRow) -> None:
-        """Wait for the worker: what the shards gave back must have reached the ledger."""
         while True:
-            closed = await self._products.closed_shards(row.product_id, epoch=row.epoch)
-            if closed >= row.layout_shards:
+            if await self._is_applied(row):
                 return
             await asyncio.sleep(CLOSE_LOOK_S)
+
+    async def _is_applied(self, row: ProductRow) -> bool:
+        """Whether what the shards gave back has reached the ledger by the worker."""
+        closed = await self._products.closed_shards(row.product_id, epoch=row.epoch)
+        return closed >= row.layout_shards
 
     async def _correct_closed(self, wanted: Correction) -> bool:
         done = await self._products.adjust_closed(
@@ -129,6 +154,10 @@ def _repeated(earlier: Adjustment, wanted: Correction) -> bool:
     if (earlier.kind, earlier.quantity) != (wanted.kind, wanted.quantity):
         raise refused(Answer(Outcome.REQUEST_MISMATCH))
     return True
+
+
+def _load_pending() -> RefusedError:
+    return unavailable("LOAD_PENDING", "the load has begun; call Load again until it is done")
 
 
 def _close_pending() -> RefusedError:

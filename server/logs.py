@@ -4,12 +4,14 @@ import logging
 import sys
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import FilteringBoundLogger, Processor
 
 _SHARED: list[Processor] = [
     structlog.stdlib.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
-    structlog.processors.dict_tracebacks,
+    # Without local variables: passwords are among them.
+    structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
 ]
 
 

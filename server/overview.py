@@ -12,6 +12,9 @@ from sharding.errors import StockUnavailableError
 from sharding.partitions import PartitionHead, Partitions
 from sharding.slots import slot_of
 
+REACH_S = 1.0
+"""How long masters may take to answer a look at whether Redis is there."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
@@ -47,14 +50,20 @@ class Overview:
         self._database = database
 
     async def reaches_redis(self) -> bool:
-        """Whether some master answers. PartitionCountError."""
-        for first, *_ in self._cluster.masters().values():
-            try:
-                await self._partitions.head(first)
-            except StockUnavailableError:
-                continue
-            return True
-        return False
+        """Whether some master answers within REACH_S. PartitionCountError."""
+        asked = [
+            asyncio.create_task(self._partitions.head(first), name="reach")
+            for first, *_ in self._cluster.masters().values()
+        ]
+        try:
+            async with asyncio.timeout(REACH_S):
+                return await _one_answers(asked)
+        except TimeoutError:
+            return False
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
 
     async def read(self) -> ClusterState:
         """The state of everything; LedgerUnavailableError, while a node that is away is a state."""
@@ -84,3 +93,13 @@ class Overview:
             return PartitionHead(
                 is_open=False, reason=error.reason.value, generation=0, number=0, partitions=0
             )
+
+
+async def _one_answers(asked: Sequence[asyncio.Task[PartitionHead]]) -> bool:
+    for answer in asyncio.as_completed(asked):
+        try:
+            await answer
+        except StockUnavailableError:
+            continue
+        return True
+    return False

@@ -25,8 +25,9 @@ from structlog.typing import FilteringBoundLogger
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.dead_letters import DeadLetters
-from ledger.errors import LedgerError, PartitionsDifferError
+from ledger.errors import LedgerError, PartitionsDifferError, SchemaError
 from ledger.metrics import LedgerMetrics
+from ledger.migrate import require_schema
 from ledger.products import Products
 from server.admin import AdminService
 from server.calls import Calls
@@ -41,7 +42,7 @@ from server.service import InventoryService
 from server.settings import ServerSettings
 from server.stocks import StockReader
 from server.streams import Lives
-from server.supervisor import SETUP_ERROR, SetupError
+from server.supervisor import INTERRUPTED, SETUP_ERROR, SetupError
 from server.wire import ResultEncoder
 from sharding.cluster import Cluster
 from sharding.errors import PartitionCountError, StockUnavailableError
@@ -53,7 +54,7 @@ from sharding.stock import Stock
 LOOK_S = 1.0
 """Time between two looks at whether Redis is there."""
 LEDGER_ANSWER_S = 3.0
-"""How long the services wait at the start for the ledger to confirm the partition count."""
+"""How long the services wait at the start for the ledger to confirm tables and partition count."""
 STOCK_DRAIN_S = 2.0
 """How long work may take that was sent to Redis and that nobody waits for any more."""
 
@@ -120,11 +121,13 @@ class Process:
             async with asyncio.TaskGroup() as group:
                 agreeing = group.create_task(self._agree(), name="agree")
                 serving = group.create_task(self._serve(), name="serve")
-                await self._take_calls()
-                await self._stopping.wait()
-                await self._stop_calls()
-                self._ended.set()
-                self._ledger_asked.set()
+                try:
+                    await self._take_calls()
+                    await self._stopping.wait()
+                    await self._stop_calls()
+                finally:
+                    self._ended.set()
+                    self._ledger_asked.set()
                 agreeing.cancel()
                 serving.cancel()
         finally:
@@ -145,14 +148,22 @@ class Process:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
-        if not self._stopping.is_set():
-            listen(self._server, self._arguments.grpc, self._settings)
-            await self._server.start()
+        if self._stopping.is_set():
+            return
+        address = self._arguments.grpc
+        try:
+            listen(self._server, address, self._settings)
+        except (OSError, RuntimeError):  # gRPC says no more than that it failed
+            text = f"cannot listen on {address} (INVENTORY_GRPC_ADDRESS, INVENTORY_GRPC_TLS_…)"
+            self._setup_failed(SetupError(text))
+            return
+        await self._server.start()
 
     def _listen_for_the_end(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held back by the parent
         loop.add_reader(self._arguments.lifeline, self._parent_died)
 
     def _parent_died(self) -> None:
@@ -167,7 +178,7 @@ class Process:
         self._stopping.set()
 
     async def _agree(self) -> None:
-        """Compare the partition count with the ledger's as soon as that answers.
+        """Compare tables and partition count with the ledger's as soon as that answers.
 
         Another count would look for every product at another place, and find none.
         """
@@ -175,8 +186,9 @@ class Process:
         while not self._ended.is_set():
             try:
                 async with asyncio.timeout(LEDGER_ANSWER_S):
+                    await require_schema(self._database)
                     await checkpoints.prepare(self._settings.partitions)
-            except PartitionsDifferError as error:
+            except (PartitionsDifferError, SchemaError) as error:
                 self._setup_failed(error)
                 return
             except (LedgerError, TimeoutError) as error:
@@ -299,6 +311,16 @@ def _registry() -> CollectorRegistry:
     return registry
 
 
+def _show_metrics(address: str, registry: CollectorRegistry) -> None:
+    host, port = parse_address(address)
+    try:
+        start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise SetupError(
+            f"cannot listen on {address} (INVENTORY_METRICS_ADDRESS): {error.strerror}"
+        ) from error
+
+
 def _arguments() -> Arguments:
     parser = argparse.ArgumentParser(prog="python -m server.serve")
     parser.add_argument("--child", type=int, required=True)
@@ -315,14 +337,15 @@ def main() -> int:
     arguments = _arguments()
     log = configure_logs(process="server", child=arguments.child)
     registry = _registry()
-    host, port = parse_address(arguments.metrics)
-    start_http_server(port, addr=host, registry=registry)
 
     async def run() -> None:
         await Process(ServerSettings(), arguments, registry, log).run()
 
     try:
+        _show_metrics(arguments.metrics, registry)
         uvloop.run(run())
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except SetupError as error:
         arguments.lifeline.sendall(str(error).encode())
         return SETUP_ERROR

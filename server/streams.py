@@ -92,7 +92,9 @@ class Life:
         return False
 
     def end(self, why: Ending) -> None:
-        """End the block now."""
+        """End the block now, unless its time is over already."""
+        if self._timeout.expired():
+            return
         self._why = why
         self._timeout.reschedule(asyncio.get_running_loop().time())
 

@@ -8,7 +8,7 @@ import contextlib
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -16,6 +16,8 @@ from structlog.typing import FilteringBoundLogger
 
 SETUP_ERROR = 2
 """Exit status of a process that cannot work with its settings: starting it again would not help."""
+INTERRUPTED = 130
+"""Exit status of a process that was interrupted before it could end in order."""
 SETUP_TEXT_BYTES_MAX = 4_096
 PAUSE_S_MIN = 0.2
 PAUSE_S_MAX = 5.0
@@ -77,7 +79,7 @@ class Supervisor:
         """
         ours, its = socket.socketpair()
         with ours:
-            with its:
+            with its, _interrupt_held_back():
                 child = await asyncio.create_subprocess_exec(
                     *plan.command, "--lifeline", str(its.fileno()), pass_fds=(its.fileno(),)
                 )
@@ -117,6 +119,19 @@ class Supervisor:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.stopping.wait()
+
+
+@contextlib.contextmanager
+def _interrupt_held_back() -> Iterator[None]:
+    """What starts meanwhile has SIGINT blocked: a Ctrl-C would find it importing, without a handler.
+
+    It unblocks SIGINT itself; ours is only late.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def child_command(module: str, *arguments: str) -> Sequence[str]:

@@ -14,6 +14,7 @@ import uvloop
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client import start_http_server as serve_metrics
 from pydantic import ValidationError
+from structlog.tracebacks import ExceptionDictTransformer
 
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database, backoff_s
@@ -50,7 +51,7 @@ log = structlog.get_logger()
 
 def main() -> None:
     """Exits with 0 after a stop, with 2 and one line where the set-up is wrong."""
-    _configure_logs()
+    configure_logs()
     try:
         settings, failpoints = WorkerSettings(), Failpoints.from_environment()
     except ValidationError as error:
@@ -165,11 +166,13 @@ def _serve_metrics(address: str, registry: CollectorRegistry) -> None:
         _fail(f"INVENTORY_METRICS_ADDRESS: cannot listen on {address}: {error.strerror}")
 
 
-def _configure_logs() -> None:
+def configure_logs() -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            # Without local variables: passwords are among them.
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
             structlog.processors.JSONRenderer(),
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

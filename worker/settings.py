@@ -11,7 +11,7 @@ from sharding.settings import StockSettings, parse_address
 class WorkerSettings(StockSettings, LedgerSettings):
     """Where the live stock and the ledger are, and how events are carried from one to the other."""
 
-    metrics_address: str = "127.0.0.1:9102"
+    metrics_address: str = "127.0.0.1:9400"
     """Where this process shows its metrics, as host:port."""
     lease_ttl_s: Annotated[float, Field(ge=1, le=300)] = 5
     """After how long without a word of it a worker's partitions go to the others."""

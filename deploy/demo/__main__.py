@@ -34,6 +34,8 @@ SHARDS = 6
 SERVER_PROCESSES, WORKERS = 2, 2
 CLIENTS = 3
 DEMAND = 1.3
+UNITS_MIN = 1_000
+"""With fewer units they may all be sold before any can be removed."""
 RESTOCKED_PART, REMOVED_PART = 0.05, 0.01
 RESTOCK_AT, SERVER_KILLED_AT, WORKER_KILLED_AT = 0.2, 0.35, 0.55
 """Parts of the buyers that have their answer by then."""
@@ -48,9 +50,20 @@ def options() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--units", type=int, default=20_000, help="on sale (%(default)s)")
+    parser.add_argument(
+        "--units",
+        type=_units,
+        default=20_000,
+        help=f"on sale, at least {UNITS_MIN:,} (%(default)s)",
+    )
     parser.add_argument("--seed", type=int, help="chooses the buyers (else: a random one)")
     return parser
+
+
+def _units(text: str) -> int:
+    if not text.isdecimal() or int(text) < UNITS_MIN:
+        raise argparse.ArgumentTypeError(f"must be a number of at least {UNITS_MIN:,}")
+    return int(text)
 
 
 class Demo:

@@ -53,5 +53,11 @@ class Folder:
     def _recall(self) -> tuple[Ports | None, str]:
         if not self._memory.exists():
             return None, secrets.token_hex(16)
-        memory = json.loads(self._memory.read_text())
-        return Ports(memory["base_port"]), memory["password"]
+        try:
+            memory = json.loads(self._memory.read_text())
+            return Ports(int(memory["base_port"])), str(memory["password"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._lock.close()
+            raise StackError(
+                f"{self._memory} is damaged: choose another --dir, or remove {self.path} with its data"
+            ) from error

@@ -32,6 +32,7 @@ from deploy.local.waiting import Condition, together
 
 PROJECT = Path(__file__).parents[2]
 PROMETHEUS_CONFIG = PROJECT / "deploy" / "prometheus.yml"
+SETTINGS = "INVENTORY_"
 
 # How long each kind may take to stop by itself: a server drains its calls, a worker its batch.
 SERVER_GRACE_S = 12.0
@@ -191,9 +192,10 @@ class LocalStack:
         return [f"{HOST}:{port}" for port in servers + workers]
 
     def environment(self) -> dict[str, str]:
-        """This process's environment, and the settings that lead a program to this stack."""
+        """This process's environment with the settings of this stack and none of another service's."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
         return {
-            **os.environ,
+            **own,
             "INVENTORY_REDIS_NODES": ",".join(self.redis_nodes),
             "INVENTORY_MYSQL_URLS": self.mysql_url,
         }

@@ -170,3 +170,20 @@ def test_a_folder_has_one_stack_at_a_time(tmp_path: Path) -> None:
         Folder(tmp_path)
     folder.close()
     Folder(tmp_path).close()
+
+
+@pytest.mark.parametrize("memory", ["", "[]", "{}", '{"base_port": "x", "password": ""}'])
+def test_a_damaged_memory_of_a_folder_is_one_clear_line(tmp_path: Path, memory: str) -> None:
+    (tmp_path / "stack.json").write_text(memory)
+    with pytest.raises(StackError, match=r"stack\.json is damaged: .*--dir"):
+        Folder(tmp_path)
+
+
+def test_a_stack_takes_no_settings_from_the_one_who_starts_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("INVENTORY_PARTITIONS", "24")
+    monkeypatch.setattr(LocalStack, "redis_nodes", ["127.0.0.1:1"])
+    monkeypatch.setattr(LocalStack, "mysql_url", "mysql://nobody@127.0.0.1:1/nothing")
+    settings = {name for name in LocalStack().environment() if name.startswith("INVENTORY_")}
+    assert settings == {"INVENTORY_REDIS_NODES", "INVENTORY_MYSQL_URLS"}

@@ -142,6 +142,7 @@ async def test_a_load_that_broke_off_is_resumed_with_the_same_plan(
     error = await failure_of(load(admin))
     again = await load(admin)
     assert error.code() is StatusCode.UNAVAILABLE
+    assert details_of(error).info.reason == "LOAD_PENDING"
     assert "10.0.0.7" not in repr((error.details(), list(error.trailing_metadata())))
     assert (again.loaded, again.epoch, again.pool) == (True, 1, 100)
     assert service.products.rows[ID].status is State.OPEN
@@ -164,6 +165,16 @@ async def test_a_product_is_closed_once_the_worker_is_through(service: Service, 
     assert error.code() is StatusCode.UNAVAILABLE
     assert details_of(error).info.reason == "CLOSE_PENDING"
     assert closed.product.status == again.product.status == PRODUCT_STATUS_CLOSED
+
+
+async def test_a_close_that_broke_off_is_pending(service: Service, admin: Any) -> None:
+    await load(admin)
+    service.stock.failures.append(AWAY)
+    error = await failure_of(close(admin))
+    again = await close(admin)
+    assert error.code() is StatusCode.UNAVAILABLE
+    assert details_of(error).info.reason == "CLOSE_PENDING"
+    assert again.product.status == PRODUCT_STATUS_CLOSED
 
 
 async def test_units_in_use_keep_a_close_pending(service: Service, admin: Any) -> None:
@@ -237,3 +248,14 @@ async def test_a_call_that_this_version_lacks_says_so(service: Service, admin: A
         error = await failure_of(call)
         assert error.code() is StatusCode.UNIMPLEMENTED
         assert "version" in (error.details() or "")
+
+
+async def test_a_close_ends_however_short_the_callers_deadline_is(
+    service: Service, admin: Any
+) -> None:
+    await load(admin)
+    service.products.applied = False
+    await failure_of(close(admin, timeout_s=0.45))
+    service.products.applied = True
+    closed = await close(admin, timeout_s=0.45)
+    assert closed.product.status == PRODUCT_STATUS_CLOSED

@@ -241,7 +241,10 @@ async def test_a_caller_who_left_is_counted_and_takes_no_place(service: Service)
     call.cancel()
     await until(lambda: calls(service, "CANCELLED") == 1)
     assert service.sample("inventory_rpc_in_flight", method=DEDUCT) == 0
-    assert service.sample("inventory_queued_items") == 0
+    assert service.sample("inventory_queued_items") == 1
+    service.stock.open_gate.set()
+    await until(lambda: service.sample("inventory_queued_items") == 0)
+    assert service.sample("inventory_deductions_total", outcome="deducted") == 1
     assert service.log.entries == []
 
 

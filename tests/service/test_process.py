@@ -4,6 +4,8 @@ import asyncio
 import os
 import re
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +21,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 from inventory.v1.inventory_pb2 import DeductRequest
 from inventory.v1.inventory_pb2_grpc import InventoryServiceStub
-from tests.service.conftest import CALL_S, details_of, failure_of
+from tests.service.conftest import CALL_S, details_of, failure_of, until
 
 ROOT = Path(__file__).parents[2]
 START_S = 30
@@ -103,14 +105,35 @@ async def test_without_redis_it_lives_is_not_ready_and_says_so_once(server: Serv
         }
         stub: Any = InventoryServiceStub(channel)
         error = await failure_of(stub.Deduct(DeductRequest(), timeout=CALL_S))
-        await asyncio.sleep(2.5)  # two more attempts, which are not worth a line
     server.process.send_signal(signal.SIGTERM)
     assert await server.ended() == 0
     assert [name for name, state in states.items() if state == 1] == ["live"]
     assert error.code() is StatusCode.UNAVAILABLE
     assert details_of(error).info.reason == "STARTING"
-    assert server.log.count("redis_away") == 2  # of two children
     assert "secret" not in server.log
+
+
+async def test_redis_that_stays_away_is_worth_one_line() -> None:
+    attempts = 0
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        await reader.read(65_536)
+        writer.write(b"-LOADING not yet\r\n" * 9)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as redis:
+        port = redis.sockets[0].getsockname()[1]
+        server = await Server.start(
+            INVENTORY_REDIS_NODES=f"127.0.0.1:{port}", INVENTORY_SERVER_PROCESSES="1"
+        )
+        await server.said("(redis_away)")
+        of_one_look = attempts
+        await until(lambda: attempts > 2 * of_one_look)
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.ended() == 0
+    assert server.log.count("redis_away") == 1
 
 
 async def test_reflection_knows_the_services(server: Server) -> None:
@@ -186,5 +209,78 @@ async def test_children_end_with_their_parent(server: Server) -> None:
     assert await again.ended() == 0
 
 
+@pytest.mark.parametrize("setting", ["grpc", "metrics"])
+async def test_a_child_whose_port_is_taken_ends_by_itself_with_one_line(setting: str) -> None:
+    ours, its = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as taken, ours:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        addresses = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0", setting: address}
+        with its:
+            options = ["--child", "0", "--lifeline", str(its.fileno())]
+            for name, value in addresses.items():
+                options += [f"--{name}", value]
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "server.serve", *options),
+                cwd=ROOT,
+                env={**os.environ, **NOWHERE},
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=[its.fileno()],
+            )
+        try:
+            child = Server(process)
+            assert await child.ended() == 2
+        finally:
+            if process.returncode is None:
+                process.kill()
+        line = ours.recv(4_096).decode()
+    assert line.startswith(f"cannot listen on {address} (INVENTORY_{setting.upper()}_ADDRESS")
+    assert "Traceback" not in child.log
+
+
+async def test_an_interrupt_at_the_start_leaves_no_traceback() -> None:
+    server = await Server.start()
+    await server.said('"event": "(starting)"')
+    await until(lambda: len(_children_of(server.process.pid)) == 2)
+    children = _children_of(server.process.pid)
+    await until(lambda: all("uvloop" in Path(f"/proc/{pid}/maps").read_text() for pid in children))
+    for pid in (*children, server.process.pid):  # as Ctrl-C does
+        os.kill(pid, signal.SIGINT)
+    assert await server.ended() == 0
+    assert "Traceback" not in server.log
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate, its key, and the key once more under a password."""
+    folder = tmp_path_factory.mktemp("tls")
+    made = "req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -subj /CN=localhost -days 1"
+    locked = "rsa -aes256 -in key -out locked -passout pass:secret"
+    for command in (made, locked):
+        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+async def test_a_key_under_a_password_is_one_line_and_no_start(tls: Path) -> None:
+    (line,) = await refused_start(
+        INVENTORY_GRPC_TLS_CERT_FILE=str(tls / "cert"),
+        INVENTORY_GRPC_TLS_KEY_FILE=str(tls / "locked"),
+    )
+    assert "INVENTORY_GRPC_TLS" in line
+    assert str(tls / "locked") in line
+
+
+async def test_authorities_that_are_none_are_one_line_and_no_start(tls: Path) -> None:
+    (line,) = await refused_start(
+        INVENTORY_GRPC_TLS_CERT_FILE=str(tls / "cert"),
+        INVENTORY_GRPC_TLS_KEY_FILE=str(tls / "key"),
+        INVENTORY_GRPC_TLS_CA_FILE=str(ROOT / "pyproject.toml"),
+    )
+    assert str(ROOT / "pyproject.toml") in line
+
+
+def _children_of(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
 def _a_child_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    return _children_of(pid)[0]

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from time import monotonic
 from typing import Any
 
 import grpc
@@ -31,7 +30,6 @@ from inventory.v1.inventory_pb2_grpc import InventoryServiceStub
 from tests.service.conftest import details_of, failure_of
 
 CALL_S = 20
-EXIT_S_MAX = 10
 
 
 @pytest.fixture(scope="module")
@@ -136,11 +134,9 @@ async def test_a_server_that_stops_leaves_no_sale_behind(
                 await asyncio.sleep(0.002)
 
     await crowd(range(500))
-    began = monotonic()
     server.signal(signal.SIGTERM)
     await crowd(range(500, 1_500))
     assert await server.wait() == 0
-    assert monotonic() - began < EXIT_S_MAX
     await running.start_server(processes=2)
     end = await closed(admin, 3)
     product = (await admin.GetProduct(GetProductRequest(product_id=3))).product

@@ -6,12 +6,15 @@ from typing import Any
 import grpc
 import pytest
 from grpc import StatusCode
+from prometheus_client import CollectorRegistry
 
 from inventory.v1.inventory_pb2 import (
     OUTCOME_DEDUCTED,
     DeductRequest,
     StreamDeductRequest,
 )
+from server.metrics import Metrics
+from server.streams import Ending, Lives
 from tests.service.conftest import (
     CALL_S,
     PRODUCT,
@@ -117,6 +120,16 @@ async def test_draining_ends_streams_with_a_hint_and_all_answers(service: Servic
     late = service.inventory.StreamDeduct(timeout=CALL_S)
     assert await late.read() is grpc.aio.EOF
     assert await ending_of(late) == "draining"
+
+
+async def test_draining_passes_by_a_stream_whose_time_is_over() -> None:
+    lives = Lives(Metrics(CollectorRegistry()), age_s_max=0.001, streams_max=1)
+    async with lives.bounded() as life:
+        try:
+            await asyncio.sleep(CALL_S)
+        finally:
+            lives.drain()
+    assert life.ending is Ending.AGE
 
 
 async def test_a_caller_who_leaves_cuts_no_work(service: Service) -> None:

@@ -12,7 +12,7 @@ from inventory.client.errors import NotExecuted, OutcomeUnknown, ServiceFault, U
 from inventory.client.failures import Failure, failure_of
 from inventory.client.retrier import Retrier
 from inventory.client.retry import Budget
-from inventory.client.rpcs import GET_STOCK, RESTOCK
+from inventory.client.rpcs import GET_STOCK, LOAD, RESTOCK
 from inventory.client.steps import Pause, Send
 from inventory.v1 import admin_pb2, inventory_pb2
 from tests.unit.client_service import Fault, trailers_of
@@ -125,6 +125,8 @@ def test_each_retry_takes_another_channel(clock):
     ("code", "reason", "details", "may_have_acted"),
     [
         (grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN", "", True),
+        (grpc.StatusCode.UNAVAILABLE, "LOAD_PENDING", "", True),
+        (grpc.StatusCode.UNAVAILABLE, "CLOSE_PENDING", "", True),
         (grpc.StatusCode.UNAVAILABLE, "NOT_EXECUTED", "", False),
         (grpc.StatusCode.UNAVAILABLE, "LEDGER_BEHIND", "", False),
         (grpc.StatusCode.UNAVAILABLE, None, "Socket closed", True),
@@ -150,6 +152,13 @@ def test_a_change_without_answer_is_unknown(clock, reason):
     with pytest.raises(OutcomeUnknown) as caught:
         played(steps, [failure(reason=reason)] * 2, clock)
     assert caught.value.request_id == "r"
+
+
+def test_a_change_that_has_begun_says_so(clock):
+    steps = retrier(clock, tries_max=2).answer(LOAD, admin_pb2.LoadRequest())
+    with pytest.raises(OutcomeUnknown) as caught:
+        played(steps, [failure(reason="LOAD_PENDING")] * 2, clock)
+    assert caught.value.reason == "LOAD_PENDING"
 
 
 def test_a_doubt_about_a_change_outlives_a_later_try_that_did_nothing(clock):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deploy.demo.__main__ import options
 from deploy.demo.balance import Operator, faults, terms
 from deploy.demo.history import History
 from deploy.demo.purchases import Purchase, errands, purchases
@@ -107,6 +108,14 @@ def test_two_first_answers_to_one_request_are_off() -> None:
     told = history()
     told.answered([Deduction(request_id="a", outcome=Outcome.DEDUCTED, replayed=True)])
     assert what_is_off(told) == []
+
+
+@pytest.mark.parametrize("units", ["999", "-1", "many"])
+def test_too_few_units_are_one_clear_line(units: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options().parse_args([f"--units={units}"])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "--units: must be a number of at least 1,000" in last
 
 
 def test_a_seed_chooses_the_buyers_and_every_one_is_sent_once() -> None:

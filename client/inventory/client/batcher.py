@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 
-from inventory.client.failures import Failure, crowded, malformed, timed_out
+from inventory.client.failures import Failure, client_closed, crowded, malformed, timed_out
 from inventory.client.rpcs import BATCH_DEDUCT
 from inventory.client.steps import Send
 from inventory.v1 import inventory_pb2
@@ -45,9 +45,12 @@ class Batcher:
         self._out: set[asyncio.Task[None]] = set()
         self._turns = count()
         self._departure_due = False
+        self._closed = False
 
     async def carry(self, single: _Single) -> _Answer:
         """One try of one deduction, in whatever batch leaves next."""
+        if self._closed:
+            return client_closed()
         if len(self._waiting) >= WAITING_MAX:
             return crowded()
         parcel = _Parcel(single, asyncio.get_running_loop().create_future())
@@ -60,7 +63,12 @@ class Batcher:
             return timed_out(may_have_acted=parcel.sent)
 
     async def close(self) -> None:
-        """Waits for the batches that are out."""
+        """Answers what was not sent, then waits for the batches that are out."""
+        self._closed = True
+        while self._waiting:
+            parcel = self._waiting.popleft()
+            if not parcel.answer.done():
+                parcel.answer.set_result(client_closed())
         while self._out:
             await asyncio.wait(self._out)
 

@@ -76,7 +76,7 @@ class Overloaded(Unavailable):
 
 
 class OutcomeUnknown(InventoryError):
-    """The call may have taken effect: send the same request_id again, or ask `resolve`."""
+    """The call may have taken effect: the same call again, with its request_id, decides it."""
 
     code = "UNAVAILABLE"
 

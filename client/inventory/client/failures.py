@@ -32,6 +32,9 @@ UNREACHABLE = "UNREACHABLE"
 
 NO_CONNECTION = "no connection to the service can be made"
 
+PENDING = frozenset({"LOAD_PENDING", "CLOSE_PENDING"})
+"""The change has begun and is not done; the same call again continues it."""
+
 _MessageT = TypeVar("_MessageT", bound=Message)
 
 _DOMAIN = "inventory"
@@ -129,6 +132,17 @@ def crowded() -> Failure:
     )
 
 
+def client_closed() -> Failure:
+    """A deduction that still waited when its client was closed; it was never sent."""
+    return Failure(
+        code=grpc.StatusCode.CANCELLED,
+        reason="CLIENT_CLOSED",
+        message="the client was closed",
+        may_have_acted=False,
+        passing=False,
+    )
+
+
 def malformed(message: str) -> Failure:
     """An answer that breaks the contract."""
     return Failure(
@@ -148,6 +162,8 @@ def error_of(
     doubtful: an earlier try may have acted. What the last one says about itself then decides
     nothing, unless it shows that no copy of the call can have acted.
     """
+    if acts and failure.reason in PENDING:
+        return OutcomeUnknown(failure.message, reason=failure.reason, request_id=request_id)
     if acts and (failure.may_have_acted or (doubtful and failure.code not in _DECIDING)):
         return outcome_unknown(failure.message, request_id)
     kind = _kind_of(failure, acts=acts)
@@ -200,7 +216,7 @@ def _may_have_acted(code: grpc.StatusCode, reason: str, *, worded: bool) -> bool
     if code in _REFUSALS:
         return False
     if worded and code is grpc.StatusCode.UNAVAILABLE:
-        return reason == OUTCOME_UNKNOWN
+        return reason == OUTCOME_UNKNOWN or reason in PENDING
     return not (worded and code is grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 

@@ -154,6 +154,9 @@ class AdminServiceServicer:
 
     def Load(self, request, context):
         """Puts closed products on sale. Loading a product that is on sale changes nothing.
+
+        UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
+        continues it. Reason LOAD_PENDING: it certainly has begun.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,6 +164,9 @@ class AdminServiceServicer:
 
     def Close(self, request, context):
         """Takes a product off sale and brings its units back to the ledger.
+
+        UNAVAILABLE, of whatever reason, may leave the closing begun: the same call again continues it.
+        Reason CLOSE_PENDING: it certainly has begun.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

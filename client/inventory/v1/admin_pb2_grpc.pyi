@@ -43,9 +43,17 @@ class AdminServiceStub:
     ListProducts: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListProductsRequest, _admin_pb2.ListProductsResponse]
     """Lists ledger rows in the order of their product ids."""
     Load: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LoadRequest, _admin_pb2.LoadResponse]
-    """Puts closed products on sale. Loading a product that is on sale changes nothing."""
+    """Puts closed products on sale. Loading a product that is on sale changes nothing.
+
+    UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
+    continues it. Reason LOAD_PENDING: it certainly has begun.
+    """
     Close: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CloseRequest, _admin_pb2.CloseResponse]
-    """Takes a product off sale and brings its units back to the ledger."""
+    """Takes a product off sale and brings its units back to the ledger.
+
+    UNAVAILABLE, of whatever reason, may leave the closing begun: the same call again continues it.
+    Reason CLOSE_PENDING: it certainly has begun.
+    """
     Restock: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RestockRequest, _admin_pb2.RestockResponse]
     """Adds units, once per (product_id, request_id)."""
     Remove: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveRequest, _admin_pb2.RemoveResponse]
@@ -85,9 +93,17 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListProducts: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListProductsRequest, _admin_pb2.ListProductsResponse]  # type: ignore[assignment]
     """Lists ledger rows in the order of their product ids."""
     Load: _aio.UnaryUnaryMultiCallable[_admin_pb2.LoadRequest, _admin_pb2.LoadResponse]  # type: ignore[assignment]
-    """Puts closed products on sale. Loading a product that is on sale changes nothing."""
+    """Puts closed products on sale. Loading a product that is on sale changes nothing.
+
+    UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
+    continues it. Reason LOAD_PENDING: it certainly has begun.
+    """
     Close: _aio.UnaryUnaryMultiCallable[_admin_pb2.CloseRequest, _admin_pb2.CloseResponse]  # type: ignore[assignment]
-    """Takes a product off sale and brings its units back to the ledger."""
+    """Takes a product off sale and brings its units back to the ledger.
+
+    UNAVAILABLE, of whatever reason, may leave the closing begun: the same call again continues it.
+    Reason CLOSE_PENDING: it certainly has begun.
+    """
     Restock: _aio.UnaryUnaryMultiCallable[_admin_pb2.RestockRequest, _admin_pb2.RestockResponse]  # type: ignore[assignment]
     """Adds units, once per (product_id, request_id)."""
     Remove: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveRequest, _admin_pb2.RemoveResponse]  # type: ignore[assignment]
@@ -148,7 +164,11 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.LoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.LoadResponse, _abc.Awaitable[_admin_pb2.LoadResponse]]:
-        """Puts closed products on sale. Loading a product that is on sale changes nothing."""
+        """Puts closed products on sale. Loading a product that is on sale changes nothing.
+
+        UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
+        continues it. Reason LOAD_PENDING: it certainly has begun.
+        """
 
     @_abc_1.abstractmethod
     def Close(
@@ -156,7 +176,11 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CloseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CloseResponse, _abc.Awaitable[_admin_pb2.CloseResponse]]:
-        """Takes a product off sale and brings its units back to the ledger."""
+        """Takes a product off sale and brings its units back to the ledger.
+
+        UNAVAILABLE, of whatever reason, may leave the closing begun: the same call again continues it.
+        Reason CLOSE_PENDING: it certainly has begun.
+        """
 
     @_abc_1.abstractmethod
     def Restock(
