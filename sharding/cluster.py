@@ -83,7 +83,10 @@ class Cluster:
         for lane in self._lanes.values():
             await lane.close()
         # The client itself was never initialised, so its own close would leave the nodes open.
-        await self._topology.nodes_manager.aclose()
+        nodes = self._topology.nodes_manager
+        await nodes.aclose()
+        for node in nodes.startup_nodes.values():
+            await node.disconnect()
 
     def masters(self) -> dict[Node, list[int]]:
         """The partitions of each master that is known."""
