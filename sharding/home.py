@@ -83,8 +83,7 @@ Spawn = Callable[[Coroutine[object, object, None], str], object]
 
 
 class Home:
-    """One shard's queue in this process, one for requests that are looked up elsewhere first, and one
-    for requests that the shard was short for.
+    """One shard's queue in this process, and a second one for requests that it was short for.
 
     They are served apart: who waits for other shards keeps nobody waiting for this one.
     """
@@ -110,7 +109,7 @@ class Home:
         self._metrics = metrics
         self._reroute = reroute
         self._served = _Queue(self._ask, self._hand_back, spawn)
-        self._looked_up = _Queue(self._ask_with_history, self._hand_back, spawn)
+        self._spawn = spawn
         self._settled = _Queue(self._settle, self._hand_back_settled, spawn)
 
     def put(self, group: Group) -> None:
@@ -125,20 +124,28 @@ class Home:
         if sure:
             self._served.put(group.part(sure))
         if doubtful:
-            self._looked_up.put(group.part(doubtful))
+            self._spawn(self._serve_after_looking_up(group.part(doubtful)), "look up")
 
     async def _ask(self, requests: Sequence[Deduction]) -> list[Answer]:
         return await self._served_at(self._shards, self._partition, requests, shard=self._shard)
 
-    async def _ask_with_history(self, requests: Sequence[Deduction]) -> list[Answer]:
+    async def _serve_after_looking_up(self, group: Group) -> None:
         """For requests that may have been sent under a former layout.
 
-        Its shards accept nothing new, so what they do not know now they will never know.
+        Its shards accept nothing new, so what they do not know now they will never know. Each group
+        looks for itself: a shard that does not answer delays nobody who does not ask it.
         """
-        known = await self._known_before(requests)
-        fresh = [request for i, request in enumerate(requests) if i not in known]
-        rest = iter(await self._ask(fresh) if fresh else ())
-        return [known[i] if i in known else next(rest) for i in range(len(requests))]
+        try:
+            known = await self._known_before(group.requests)
+        except Exception:  # noqa: BLE001 - the top of a task: whoever waits must be answered
+            _LOG.exception("looking requests up failed")
+            refuse(group, Reason.OUTCOME_UNKNOWN)
+            return
+        fresh = [i for i in range(len(group.requests)) if i not in known]
+        if known:
+            group.part(list(known)).answer(list(known.values()))
+        if fresh:
+            self._served.put(group.part(fresh))
 
     async def _known_before(self, requests: Sequence[Deduction]) -> dict[int, Answer]:
         """Answers, by position, that shards of former layouts have; the first layout's counts."""

@@ -38,7 +38,6 @@ class Reason(StrEnum):
     """The product is being split anew; nothing happened."""
     NOT_REPLICATED = "NOT_REPLICATED"
     """No replica confirmed the write in time; it may take effect."""
-    SHUTTING_DOWN = "SHUTTING_DOWN"
     PRODUCT_CLOSED = "PRODUCT_CLOSED"
     PRODUCT_LOADING = "PRODUCT_LOADING"
     PRODUCT_FROZEN = "PRODUCT_FROZEN"

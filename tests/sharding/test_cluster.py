@@ -14,8 +14,10 @@ async def test_a_closed_cluster_leaves_no_connection_open(services: LocalStack) 
     cluster = await Cluster.connect(settings_for(services), StockMetrics(CollectorRegistry()))
     known = cluster._topology.nodes_manager
     nodes = [*known.nodes_cache.values(), *known.startup_nodes.values()]
+    for node in nodes:
+        await node.execute_command("PING")
     connections = [each for node in nodes for each in node._connections]
-    assert any(connection.is_connected for connection in connections)
+    assert all(connection.is_connected for connection in connections)
     await cluster.close()
     assert not any(connection.is_connected for connection in connections)
 
