@@ -65,7 +65,9 @@ class ShardChange:
 
     reset: bool = False
     epoch: int = 0
+    """Of a reset."""
     layout_version: int = 0
+    """0: as it was."""
     available: int = 0
     held: int = 0
     sold: int = 0
@@ -76,6 +78,52 @@ class ShardChange:
     last_event: EventId = BEFORE_ALL
     counts: Counts = NO_COUNTS
     """What the shard itself said after its last event of the batch."""
+
+
+class SecondEffect(NamedTuple):
+    """Units that one request took although the journal has its effect already; they go back."""
+
+    product_id: int
+    partition: int
+    epoch: int
+    event_id: EventId
+    request_id: str
+    quantity: int
+
+
+class Undone(NamedTuple):
+    """A second effect (`undone` is its event) whose units have come back, as `event_id` tells."""
+
+    product_id: int
+    partition: int
+    undone: EventId
+    request_id: str
+    event_id: EventId
+
+
+class TransferKey(NamedTuple):
+    """One transfer between two shards; `number` is never used again between the two."""
+
+    product_id: int
+    donor: int
+    receiver: int
+    number: int
+
+
+class Opening(NamedTuple):
+    """What a take said of its transfer."""
+
+    epoch: int
+    units: int
+    event_id: EventId
+
+
+class NewLayout(NamedTuple):
+    """The layout that a product has from a reshard event on."""
+
+    version: int
+    shards: int
+    former_shards: str
 
 
 class Letter(NamedTuple):
@@ -104,6 +152,13 @@ class LedgerBatch:
     raw: list[tuple[int, Entry]] = field(default_factory=list)
     """Entries to keep for recovery, with their partitions."""
     letters: list[Letter] = field(default_factory=list)
+    seconds: list[SecondEffect] = field(default_factory=list)
+    undone: list[Undone] = field(default_factory=list)
+    opened: dict[TransferKey, Opening] = field(default_factory=dict)
+    """Transfers that were begun and not ended."""
+    ended: list[TransferKey] = field(default_factory=list)
+    """Transfers that were ended and had been begun before the batch."""
+    layouts: dict[int, NewLayout] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -113,4 +168,5 @@ class LedgerBatch:
     @property
     def product_ids(self) -> list[int]:
         """Every product that the batch touches."""
-        return sorted(self.products.keys() | {key.product_id for key in self.shards})
+        of_shards = {key.product_id for key in self.shards}
+        return sorted(self.products.keys() | of_shards | self.layouts.keys())

@@ -1,18 +1,28 @@
 """Applies merged events to the ledger: all of a batch in one transaction, or nothing of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import structlog
 
 from ledger import literals
-from ledger.batch import EffectKey, LedgerBatch, Move, ShardChange, ShardKey
+from ledger.batch import (
+    EffectKey,
+    LedgerBatch,
+    Move,
+    NewLayout,
+    SecondEffect,
+    ShardChange,
+    ShardKey,
+    Undone,
+)
 from ledger.database import Database, Transaction
 from ledger.errors import BatchRefusedError, CheckpointMovedError
 from ledger.failpoints import Failpoints
 from ledger.metrics import LedgerMetrics
-from ledger.statements import UNION, placeholders, with_rows
+from ledger.outbox import REMARK_CHARS_MAX
+from ledger.statements import UNION, placeholders, statement, with_rows
 from sharding.events import Counts, EventId
 
 STATEMENT_BYTES_MAX = 4 << 20
@@ -31,6 +41,14 @@ class Drift(NamedTuple):
     event_id: EventId
     ledger: Counts
     stream: Counts
+
+
+class Findings(NamedTuple):
+    """What a batch shows that should not be."""
+
+    drifts: Sequence[Drift] = ()
+    unasked: Sequence[Undone] = ()
+    """Units that came back although the ledger knows of no second effect."""
 
 
 class Journal:
@@ -52,24 +70,25 @@ class Journal:
         if not batch.moves:
             return
 
-        async def run(transaction: Transaction) -> list[Drift]:
+        async def run(transaction: Transaction) -> Findings:
             if await _is_applied(transaction, batch.moves):
-                return []
+                return Findings()
             await _require_products(transaction, batch)
             self._failpoints.hit("worker.before_insert")
             await _insert(transaction, batch)
             self._failpoints.hit("worker.after_insert")
+            unasked = await _change_outbox(transaction, batch)
             drifts = await _change_shards(transaction, batch)
             await _change_products(transaction, batch)
             moved = [literals.checkpoint_row(move).encode() for move in batch.moves]
             await transaction.bulk(with_rows("checkpoint_move", moved))
             self._failpoints.hit("worker.before_commit")
-            return drifts
+            return Findings(drifts, unasked)
 
         with self._metrics.apply_seconds.time():
-            drifts = await self._database.transaction(run)
+            found = await self._database.transaction(run)
         self._failpoints.hit("worker.after_commit")
-        self._tell(batch, drifts)
+        self._tell(batch, found)
 
     async def existing(self, batch: LedgerBatch) -> set[EffectKey]:
         """Which of the batch's effects the journal has already."""
@@ -86,15 +105,18 @@ class Journal:
 
         return await self._database.transaction(run)
 
-    def _tell(self, batch: LedgerBatch, drifts: list[Drift]) -> None:
+    def _tell(self, batch: LedgerBatch, found: Findings) -> None:
         self._metrics.journal_rows.inc(batch.rows)
         for letter in batch.letters:
             self._metrics.dead_letters.labels(letter.reason_class).inc()
-        differing = {drift.shard for drift in drifts}
+        self._metrics.second_effects.inc(len(batch.seconds))
+        differing = {drift.shard for drift in found.drifts}
         for shard in batch.shards.keys() - differing:
             self._drifting.pop(shard, None)
-        for drift in drifts:
+        for drift in found.drifts:
             self._tell_drift(drift)
+        for undone in found.unasked:
+            self._tell_unasked(undone)
 
     def _tell_drift(self, drift: Drift) -> None:
         """Once per shard until the difference changes."""
@@ -110,6 +132,17 @@ class Journal:
             event_id=str(drift.event_id),
             ledger=drift.ledger._asdict(),
             stream=drift.stream._asdict(),
+        )
+
+    def _tell_unasked(self, undone: Undone) -> None:
+        self._metrics.unasked_undos.inc()
+        log.error(
+            "units came back that no second effect had taken",
+            product_id=undone.product_id,
+            partition=undone.partition,
+            event_id=str(undone.event_id),
+            undone=str(undone.undone),
+            request_id=undone.request_id,
         )
 
 
@@ -144,6 +177,36 @@ async def _insert(transaction: Transaction, batch: LedgerBatch) -> None:
     await _insert_rows(transaction, "raw_event_insert", raw)
     letters = (literals.letter_row(letter) for letter in batch.letters)
     await _insert_rows(transaction, "dead_letter_insert", letters)
+
+
+async def _change_outbox(transaction: Transaction, batch: LedgerBatch) -> list[Undone]:
+    """Note what is to be done and what has been; returns what nobody had asked for."""
+    rows = [literals.undo_row(second) for second in batch.seconds]
+    rows += [literals.transfer_row(*opened) for opened in batch.opened.items()]
+    await _insert_rows(transaction, "outbox_insert", (row.encode() for row in rows))
+    for second in batch.seconds:
+        await _mark_first(transaction, second)
+    for start in range(0, len(batch.ended), UNION_ROWS_MAX):
+        piece = batch.ended[start : start + UNION_ROWS_MAX]
+        ended = [literals.transfer_end_row(key).encode() for key in piece]
+        await transaction.bulk(with_rows("transfer_end", ended, UNION))
+    return [undone for undone in batch.undone if not await _end_undo(transaction, undone)]
+
+
+async def _mark_first(transaction: Transaction, second: SecondEffect) -> None:
+    """Say beside a request's first effect that there was another one."""
+    remark = f"second effect p{second.partition:02d} {second.event_id} goes back"
+    kept = REMARK_CHARS_MAX - len(f"; {remark}")
+    values = (kept, remark, second.product_id, second.request_id)
+    await transaction.execute(statement("journal_remark"), values)
+
+
+async def _end_undo(transaction: Transaction, undone: Undone) -> bool:
+    """Whether there was something to end."""
+    remark = f"returned by event {undone.event_id}"
+    product_id, partition, (generation, number), request_id, _ = undone
+    values = (remark, product_id, partition, generation, number, request_id)
+    return await transaction.execute(statement("undo_end"), values) > 0
 
 
 async def _insert_rows(transaction: Transaction, name: str, rows: Iterable[bytes]) -> None:
@@ -188,12 +251,20 @@ def _drifts(
 
 async def _change_products(transaction: Transaction, batch: LedgerBatch) -> None:
     """Last of all: a hot product's row is held by everybody's transactions in turn."""
+    for product_id, layout in sorted(batch.layouts.items()):
+        await _change_layout(transaction, product_id, layout)
     products = sorted(batch.products.items())
     for start in range(0, len(products), UNION_ROWS_MAX):
         piece = products[start : start + UNION_ROWS_MAX]
         rows = [literals.product_change_row(*product).encode() for product in piece]
         changed = await transaction.bulk(with_rows("product_add", rows, UNION))
         assert changed == len(piece)  # their rows were found above and are never deleted
+
+
+async def _change_layout(transaction: Transaction, product_id: int, layout: NewLayout) -> None:
+    """The layout is the product's unless the product has a later one."""
+    values = (layout.version, layout.shards, layout.former_shards, product_id, layout.version)
+    await transaction.execute(statement("product_layout"), values)
 
 
 def _ids_by_product(batch: LedgerBatch) -> dict[tuple[int, str], list[str]]:

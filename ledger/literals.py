@@ -10,13 +10,31 @@ from datetime import UTC, datetime
 from msgpack import packb
 from pymysql.converters import escape_string
 
-from ledger.batch import Effects, Letter, Move, ProductChange, ShardChange, ShardKey
+from ledger.batch import (
+    Effects,
+    Letter,
+    Move,
+    Opening,
+    ProductChange,
+    SecondEffect,
+    ShardChange,
+    ShardKey,
+    TransferKey,
+)
+from ledger.outbox import REMARK_CHARS_MAX, OutboxKind
 from ledger.products import JournalKind, JournalType
 from sharding.partitions import Entry
 
 FIELDS_BYTES_MAX = 1 << 20
 REASON_CHARS_MAX = 500
-_SIGN = {JournalKind.DEDUCT: -1, JournalKind.RESTOCK: 1, JournalKind.REMOVE: -1}
+TRANSFER_PATIENCE_S = 1
+"""How long whoever began a transfer is given to end it."""
+_SIGN = {
+    JournalKind.DEDUCT: -1,
+    JournalKind.RESTOCK: 1,
+    JournalKind.REMOVE: -1,
+    JournalKind.LAYOUT: 1,
+}
 
 
 def journal_rows(effects: Effects) -> list[str]:
@@ -26,7 +44,7 @@ def journal_rows(effects: Effects) -> list[str]:
     kind = f"','{effects.kind.value}',{JournalType[effects.kind.name].value},"
     event = (
         f",{effects.partition},{effects.event_id.generation},{effects.event_id.number},"
-        f"{text(effects.remark)},{instant(effects.at_ms)})"
+        f"{text(effects.remark[:REMARK_CHARS_MAX])},{instant(effects.at_ms)})"
     )
     return [
         f"{product}{_escaped(request_id)}{kind}{order_id},{user_id},{sign * quantity}{event}"
@@ -55,6 +73,34 @@ def letter_row(letter: Letter) -> bytes:
     )
 
 
+def undo_row(second: SecondEffect) -> str:
+    """One row in the columns of outbox_insert.sql, due at once."""
+    generation, number = second.event_id
+    return (
+        f"('{OutboxKind.UNDO.value}',{second.product_id},{second.partition},{second.epoch},"
+        f"{generation},{number},{text(second.request_id)},-1,0,{second.quantity},"
+        "CURRENT_TIMESTAMP(3))"
+    )
+
+
+def transfer_row(key: TransferKey, opening: Opening) -> str:
+    """One row in the columns of outbox_insert.sql, due after a moment."""
+    generation, number = opening.event_id
+    return (
+        f"('{OutboxKind.TRANSFER.value}',{key.product_id},{key.donor},{opening.epoch},"
+        f"{generation},{number},'',{key.receiver},{key.number},{opening.units},"
+        f"CURRENT_TIMESTAMP(3) + INTERVAL {TRANSFER_PATIENCE_S} SECOND)"
+    )
+
+
+def transfer_end_row(key: TransferKey) -> str:
+    """One SELECT of the derived table in transfer_end.sql."""
+    return (
+        f"SELECT {key.product_id} AS product_id, {key.donor} AS partition_id,"
+        f" {key.receiver} AS peer, {key.number} AS transfer"
+    )
+
+
 def shard_reset_row(key: ShardKey, change: ShardChange) -> str:
     """One row in the columns of shard_reset.sql."""
     return (
@@ -69,7 +115,8 @@ def shard_change_row(key: ShardKey, change: ShardChange) -> str:
         f"SELECT {key.product_id} AS product_id, {key.partition} AS partition_id,"
         f" {change.available} AS available, {change.held} AS held, {change.sold} AS sold,"
         f" {change.loaded} AS loaded, {change.in_transit} AS in_transit,"
-        f" {text(change.state)} AS state, {change.last_event.generation} AS generation,"
+        f" {text(change.state)} AS state, {change.layout_version} AS layout_version,"
+        f" {change.last_event.generation} AS generation,"
         f" {change.last_event.number} AS number"
     )
 

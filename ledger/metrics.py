@@ -37,3 +37,13 @@ class LedgerMetrics:
             "Times that a shard's counts in the ledger began to differ from those in its stream",
             registry=registry,
         )
+        self.second_effects = Counter(
+            "inventory_ledger_second_effects_total",
+            "Requests that took units although the journal had their effect already; the units go back",
+            registry=registry,
+        )
+        self.unasked_undos = Counter(
+            "inventory_ledger_unasked_undos_total",
+            "Times that units came back that no second effect had taken, as far as the ledger knows",
+            registry=registry,
+        )

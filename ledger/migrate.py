@@ -3,7 +3,8 @@
 Servers that read CHECK constraints and forget them are refused.
 
 DDL commits by itself, so each file is one statement that is safe to run again: a run that broke off
-between a statement and its record repeats that statement.
+between a statement and its record repeats that statement. An ALTER TABLE adds a column first of all:
+where the column is there, it fails as a whole and was applied before. MySQL has no IF NOT EXISTS for it.
 """
 
 import re
@@ -11,8 +12,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from pymysql.err import MySQLError
+
 from ledger.database import Database, Transaction
 from ledger.errors import LedgerUnavailableError, SchemaError
+from ledger.mysql_errors import is_there_already
 from ledger.statements import statement
 
 FOLDER = Path(__file__).parent / "migrations"
@@ -119,7 +123,11 @@ async def _applied(transaction: Transaction) -> list[tuple[int, str, str]]:
 
 
 async def _apply(transaction: Transaction, migration: Migration) -> None:
-    await transaction.execute(migration.sql)
+    try:
+        await transaction.execute(migration.sql)
+    except MySQLError as error:
+        if not is_there_already(error):
+            raise
     values = (migration.version, migration.name, migration.checksum)
     await transaction.execute(statement("migration_record"), values)
 

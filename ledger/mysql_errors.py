@@ -52,6 +52,7 @@ member's."""
 _LOGIN = {1044, 1045, 1049, 1130, 1698, 2026, 2059, 2061}
 _SCHEMA = {1054, 1146}
 _DUPLICATE = {1062, 1586}
+_DUPLICATE_COLUMN = 1060
 _REFUSED = {
     1048: "invalid_value",
     1267: "invalid_value",
@@ -74,6 +75,11 @@ def code_of(error: BaseException) -> int:
     """MySQL's number of an error; 0: it has none."""
     first = error.args[0] if error.args else 0
     return first if isinstance(first, int) else 0
+
+
+def is_there_already(error: BaseException) -> bool:
+    """Whether an ALTER TABLE was to add a column that the table has."""
+    return code_of(error) == _DUPLICATE_COLUMN
 
 
 def passing_kind(error: BaseException) -> str:

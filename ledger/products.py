@@ -23,6 +23,7 @@ class JournalKind(StrEnum):
     DEDUCT = "deduct"
     RESTOCK = "restock"
     REMOVE = "remove"
+    LAYOUT = "layout"
 
 
 class JournalType(IntEnum):
@@ -35,6 +36,7 @@ class JournalType(IntEnum):
     DEDUCT = 5
     RESTOCK = 6
     REMOVE = 7
+    LAYOUT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class Products:
 
         async def run(transaction: Transaction) -> ProductRow:
             await transaction.execute(statement("product_create"), (wanted.product_id,))
-            row = await _locked(transaction, wanted.product_id)
+            row = await locked_product(transaction, wanted.product_id)
             total = _agreed_total(row, wanted.total_stock)
             await transaction.execute(
                 statement("product_put"),
@@ -183,7 +185,7 @@ class Products:
         """
 
         async def run(transaction: Transaction) -> tuple[LoadPlan, bool]:
-            row = await _locked(transaction, product_id)
+            row = await locked_product(transaction, product_id)
             if row.status is State.OPEN:
                 return row.plan, False
             if row.status is State.LOADING:
@@ -193,7 +195,8 @@ class Products:
             shards = min(row.shards or default_shards, partitions)
             buffer = row.available_stock * row.buffer_percent // 100
             pool = row.available_stock - buffer
-            values = (shards, buffer, buffer, pool, _former(row, shards), product_id)
+            version = max(row.layout_version, await _last_version(transaction, product_id)) + 1
+            values = (version, shards, buffer, buffer, pool, _former(row, shards), product_id)
             await transaction.execute(statement("product_begin_load"), values)
             return (await _read(transaction, product_id)).plan, True
 
@@ -206,7 +209,7 @@ class Products:
         """
 
         async def run(transaction: Transaction) -> ProductRow:
-            row = await _locked(transaction, plan.product_id, epoch=plan.epoch)
+            row = await locked_product(transaction, plan.product_id, epoch=plan.epoch)
             if row.status is State.OPEN:
                 return row
             _require(row, State.LOADING, Conflict.NOT_OPEN)
@@ -215,23 +218,39 @@ class Products:
         return await self._database.transaction(run)
 
     async def begin_close(self, product_id: int) -> ProductRow:
-        """OPEN to CLOSING; CLOSING and CLOSED stay. LedgerConflictError NOT_OPEN while loading."""
+        """OPEN to CLOSING; CLOSING and CLOSED stay.
+
+        LedgerConflictError NOT_OPEN while loading, LAYOUT_CHANGING while its shard count changes.
+        """
 
         async def run(transaction: Transaction) -> ProductRow:
-            row = await _locked(transaction, product_id)
+            row = await locked_product(transaction, product_id)
             if row.status in (State.CLOSING, State.CLOSED):
                 return row
             _require(row, State.OPEN, Conflict.NOT_OPEN)
+            await _require_layout(transaction, row)
             return await _set_status(transaction, row, State.CLOSING)
 
         return await self._database.transaction(run)
 
     async def closed_shards(self, product_id: int, *, epoch: int) -> int:
-        """How many of the epoch's shards have closed, as far as their events have been applied."""
+        """How many of the epoch's shards have closed, as far as their events have been applied.
+
+        0 while the ledger knows one of the epoch that has not.
+        """
 
         async def run(transaction: Transaction) -> int:
             row = await transaction.row(statement("closed_shards"), (product_id, epoch))
             return int(row[0]) if row else 0
+
+        return await self._database.transaction(run)
+
+    async def find_deduction(self, product_id: int, request_id: str) -> int | None:
+        """Units that a request took, if the journal has it."""
+
+        async def run(transaction: Transaction) -> int | None:
+            row = await transaction.row(statement("deduction_find"), (product_id, request_id))
+            return abs(row[0]) if row else None
 
         return await self._database.transaction(run)
 
@@ -242,7 +261,7 @@ class Products:
         """
 
         async def run(transaction: Transaction) -> ProductRow:
-            row = await _locked(transaction, product_id, epoch=epoch)
+            row = await locked_product(transaction, product_id, epoch=epoch)
             if row.status is State.CLOSED:
                 return row
             _require(row, State.CLOSING, Conflict.NOT_CLOSING)
@@ -271,7 +290,7 @@ class Products:
         signed = quantity if kind is JournalKind.RESTOCK else -quantity
 
         async def run(transaction: Transaction) -> Adjustment:
-            row = await _locked(transaction, product_id)
+            row = await locked_product(transaction, product_id)
             if earlier := await _adjustment(transaction, product_id, request_id):
                 return _same(earlier, kind, quantity, request_id)
             _require(row, State.CLOSED, Conflict.NOT_CLOSED)
@@ -308,7 +327,7 @@ async def _read(transaction: Transaction, product_id: int) -> ProductRow:
     return _product(row)
 
 
-async def _locked(
+async def locked_product(
     transaction: Transaction, product_id: int, *, epoch: int | None = None
 ) -> ProductRow:
     """The row, held until the transaction ends, and of that epoch if one is given."""
@@ -320,6 +339,20 @@ async def _locked(
         text = f"product {product_id} was loaded again: epoch {row.epoch}, not {epoch}"
         raise LedgerConflictError(Conflict.OTHER_EPOCH, text)
     return row
+
+
+async def _last_version(transaction: Transaction, product_id: int) -> int:
+    """The highest layout version that a change of the shard count may have used; 0: none did."""
+    row = await transaction.row(statement("layout_change_last"), (product_id,))
+    return int(row[1]) + 1 if row else 0
+
+
+async def _require_layout(transaction: Transaction, row: ProductRow) -> None:
+    if await transaction.row(statement("layout_change_wanted"), (row.product_id,)):
+        raise LedgerConflictError(
+            Conflict.LAYOUT_CHANGING,
+            f"the shard count of product {row.product_id} is being changed; call again",
+        )
 
 
 async def _set_status(transaction: Transaction, row: ProductRow, status: State) -> ProductRow:

@@ -38,7 +38,7 @@ CREATE TABLE product_inventory (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The journal: one row per operation. type: 1 reserve, 2 confirm, 3 release, 4 rollback, 5 deduct,
--- 6 restock, 7 remove. quantity is negative where units left the available stock. partition_id and the
+-- 6 restock, 7 remove, 8 layout. quantity is negative where units left the available stock. partition_id and the
 -- event id say which stream entry told of it; NULL and 0: it did not come by a stream.
 CREATE TABLE inventory_log (
     id               BIGINT       NOT NULL AUTO_INCREMENT,
@@ -124,22 +124,36 @@ CREATE TABLE dead_letter (
     KEY by_event (partition_id, generation, number)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Work on the live stock that the ledger decided on and that must happen once, whoever does it.
+-- Work on the live stock that must come to its end, whoever does it. kind undo: the units of a request's
+-- second effect go back; the event is the one that had it. kind transfer: units that left partition_id for
+-- peer have not arrived as far as the events tell; a row goes when they have. -1: no partition.
 CREATE TABLE outbox (
-    id           BIGINT       NOT NULL AUTO_INCREMENT,
-    kind         VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    product_id   BIGINT       NOT NULL,
-    partition_id SMALLINT     NULL,
-    request_id   VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    quantity     BIGINT       NOT NULL DEFAULT 0,
-    state        VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'open',
-    attempts     INT          NOT NULL DEFAULT 0,
-    due_time     DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
-    remark       VARCHAR(200) NOT NULL DEFAULT '',
-    create_time  DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
-    update_time  DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    id               BIGINT       NOT NULL AUTO_INCREMENT,
+    kind             VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    product_id       BIGINT       NOT NULL,
+    partition_id     SMALLINT     NOT NULL DEFAULT -1,
+    epoch            BIGINT       NOT NULL DEFAULT 0,
+    event_generation BIGINT UNSIGNED NOT NULL DEFAULT 0,
+    event_number     BIGINT UNSIGNED NOT NULL DEFAULT 0,
+    request_id       VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    peer             SMALLINT     NOT NULL DEFAULT -1,
+    transfer         BIGINT       NOT NULL DEFAULT 0,
+    quantity         BIGINT       NOT NULL DEFAULT 0,
+    state            VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'open',
+    attempts         INT          NOT NULL DEFAULT 0,
+    due_time         DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    remark           VARCHAR(200) NOT NULL DEFAULT '',
+    create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    update_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
     PRIMARY KEY (id),
-    UNIQUE KEY once (kind, product_id, request_id),
+    UNIQUE KEY once (
+        kind,
+        product_id,
+        partition_id,
+        event_generation,
+        event_number,
+        request_id
+    ),
     KEY by_due (state, due_time)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -188,4 +202,32 @@ CREATE TABLE cluster (
     create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     PRIMARY KEY (id),
     CONSTRAINT cluster_is_one CHECK (id = 1)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Changes of a product's shard count while it is on sale. Each may use two versions: its own, and the
+-- next one to roll back under. state: wanted, then active or rolled_back; done once the shards that left
+-- are empty.
+CREATE TABLE layout_change (
+    product_id  BIGINT      NOT NULL,
+    version     BIGINT      NOT NULL,
+    shards      INT         NOT NULL,
+    cause       VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    state       VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'wanted',
+    create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    update_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (product_id, version),
+    KEY by_state (state, update_time),
+    CONSTRAINT layout_change_shards_positive CHECK (shards > 0),
+    CONSTRAINT layout_change_cause_known CHECK (cause IN ('operator', 'hot', 'cold')),
+    CONSTRAINT layout_change_state_known CHECK (state IN ('wanted', 'active', 'done', 'rolled_back'))
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- How many requests a second each server process is asked for a product: a word of a few seconds.
+CREATE TABLE product_demand (
+    product_id     BIGINT      NOT NULL,
+    server         VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    requests_per_s BIGINT      NOT NULL,
+    update_time    DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (product_id, server),
+    KEY by_age (update_time)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -57,6 +57,17 @@ class LedgerSettings(BaseSettings):
         return parse_url(self.mysql_urls.get_secret_value())
 
 
+class DemandSettings(BaseSettings):
+    """When a product is hot; the servers and the workers must agree on it."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="INVENTORY_", env_ignore_empty=True, extra="ignore"
+    )
+
+    hot_rate_per_s: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
+    """Requests a second on one shard above which a product gets more shards."""
+
+
 def parse_url(text: str) -> MysqlUrl:
     """Read `mysql://user:password@host:port/database`; ValueError, without the password in it."""
     if "," in text:

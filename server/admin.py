@@ -10,6 +10,7 @@ from server.calls import Context, remaining_s
 from server.errors import Violation
 from server.lifecycle import Correction, Lifecycle, Loaded
 from server.overview import Overview, PartitionState
+from server.resharding import Resharding
 from server.stocks import STATUSES
 from sharding.placement import is_shard_count
 
@@ -23,6 +24,7 @@ class AdminService:
 
     products: Products
     lifecycle: Lifecycle
+    resharding: Resharding
     dead_letters: DeadLetters
     overview: Overview
     partitions: int
@@ -69,7 +71,7 @@ class AdminService:
     ) -> messages.CloseResponse:
         """Take a product off sale."""
         validation.product_id(request.product_id)
-        row = await self.lifecycle.close(request.product_id, wait_s=self._close_wait_s(context))
+        row = await self.lifecycle.close(request.product_id, wait_s=self._wait_s(context))
         return messages.CloseResponse(product=_product(row))
 
     async def restock(
@@ -85,6 +87,19 @@ class AdminService:
         """Take unsold units away."""
         wanted = _correction(JournalKind.REMOVE, request)
         return messages.RemoveResponse(replayed=await self.lifecycle.correct(wanted))
+
+    async def set_shards(
+        self, request: messages.SetShardsRequest, context: Context
+    ) -> messages.SetShardsResponse:
+        """Change the number of shards of a product that is on sale."""
+        validation.check(
+            validation.at_least("product_id", request.product_id, 1),
+            _shard_count(request.shards, self.partitions),
+        )
+        version = await self.resharding.set_shards(
+            request.product_id, request.shards, wait_s=self._wait_s(context)
+        )
+        return messages.SetShardsResponse(layout_version=version)
 
     async def list_dead_letters(
         self, request: messages.ListDeadLettersRequest, _context: Context
@@ -109,11 +124,12 @@ class AdminService:
             schema_version=state.schema_version,
         )
 
-    def _close_wait_s(self, context: Context) -> float:
+    def _wait_s(self, context: Context) -> float:
+        """How long a call may wait for a worker; what is left of a short deadline is shared."""
         left_s = remaining_s(context)
         if left_s is None:
             return self.close_wait_s_max
-        return min(self.close_wait_s_max, max(0, left_s - ANSWER_S))
+        return min(self.close_wait_s_max, max(left_s - ANSWER_S, left_s / 2))
 
 
 def _check_product(request: messages.PutProductRequest, partitions: int) -> None:
@@ -186,6 +202,7 @@ def _product(row: ProductRow) -> messages.Product:
         sold_count=row.sold_count,
         buffer_percent=row.buffer_percent,
         shards=row.layout_shards or row.shards,
+        pinned_shards=row.shards,
         layout_version=row.layout_version,
         epoch=row.epoch,
         max_per_user=row.max_per_user,

@@ -51,8 +51,15 @@ _MESSAGES: Final[Mapping[Outcome, str]] = {
     Outcome.UNAVAILABLE: "the service cannot do this now",
 }
 
+_REASON_MESSAGES: Final[Mapping[Reason, str]] = {
+    Reason.RESOLVED_NEVER: "this is a late copy of a request that was resolved: it takes nothing, ever",
+}
+"""Where the outcome's message would mislead."""
+
 _CONFLICT_CODES: Final[Mapping[Conflict, StatusCode]] = {
     Conflict.REQUEST_MISMATCH: StatusCode.ALREADY_EXISTS,
+    Conflict.LAYOUT_CHANGING: StatusCode.UNAVAILABLE,
+    Conflict.STATUS_CHANGING: StatusCode.UNAVAILABLE,
 }
 """What is not named here is FAILED_PRECONDITION."""
 
@@ -102,7 +109,7 @@ def public_reason(reason: Reason) -> str:
 def refused(answer: Answer) -> RefusedError:
     """The status for an answer that is no value in a unary call."""
     reason = public_reason(answer.reason) or answer.outcome.value.upper()
-    message = _MESSAGES[answer.outcome]
+    message = _REASON_MESSAGES.get(answer.reason) or _MESSAGES[answer.outcome]
     if reason == Reason.OUTCOME_UNKNOWN:
         return unknown_outcome()
     return RefusedError(CODES[answer.outcome], reason, message)

@@ -14,10 +14,10 @@ from grpc import StatusCode
 from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, ProductRow, Products
 from server.errors import RefusedError, refused, unavailable
-from sharding.errors import StockUnavailableError
+from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
 from sharding.outcomes import Answer, Outcome, State
 from sharding.plans import LoadPlan
-from sharding.stock import CloseBusyError, LoadConflictError, Stock
+from sharding.stock import Stock
 
 CLOSE_LOOK_S = 0.05
 """Time between two looks at how far the worker has come with a close."""
@@ -111,23 +111,26 @@ class Lifecycle:
         return answer.replayed
 
     async def _closed_within(self, wait_s: float, row: ProductRow) -> bool:
-        """Whether all shards are closed; looks at least once, however little time there is."""
+        """Whether all shards are closed and the ledger knows it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                await self._stock.close(row.product_id, row.epoch)
-                await self._until_applied(row)
-        return await self._is_applied(row)
+                shards = await self._stock.close(row.product_id, row.epoch)
+                await self._until_applied(row, shards)
+                return True
+        return False
 
-    async def _until_applied(self, row: ProductRow) -> None:
+    async def _until_applied(self, row: ProductRow, shards: int) -> None:
         while True:
-            if await self._is_applied(row):
+            if await self._is_applied(row, shards):
                 return
             await asyncio.sleep(CLOSE_LOOK_S)
 
-    async def _is_applied(self, row: ProductRow) -> bool:
-        """Whether what the shards gave back has reached the ledger by the worker."""
-        closed = await self._products.closed_shards(row.product_id, epoch=row.epoch)
-        return closed >= row.layout_shards
+    async def _is_applied(self, row: ProductRow, shards: int) -> bool:
+        """Whether what so many shards gave back has reached the ledger by the worker.
+
+        The row does not say how many: those that left in a change of the layout closed, too.
+        """
+        return await self._products.closed_shards(row.product_id, epoch=row.epoch) >= shards
 
     async def _correct_closed(self, wanted: Correction) -> bool:
         done = await self._products.adjust_closed(

@@ -94,6 +94,11 @@ class Metrics:
             registry=registry,
         )
         self.streams = Gauge("inventory_streams", "Streams that are open.", registry=registry)
+        self.demand_unreported = Counter(
+            "inventory_demand_unreported_total",
+            "Seconds in which the ledger could not be told how much is asked of which product.",
+            registry=registry,
+        )
         self.ready = Gauge(
             "inventory_ready", "1 while this process takes requests, else 0.", registry=registry
         )

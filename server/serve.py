@@ -25,12 +25,15 @@ from structlog.typing import FilteringBoundLogger
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.dead_letters import DeadLetters
+from ledger.demand import Demand
 from ledger.errors import LedgerError, PartitionsDifferError, SchemaError
+from ledger.layouts import Layouts
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import require_schema
 from ledger.products import Products
 from server.admin import AdminService
 from server.calls import Calls
+from server.demand import DemandReporter
 from server.intake import Intake
 from server.lifecycle import Lifecycle
 from server.listener import ADMIN, INVENTORY, SERVICES, grpc_server, listen
@@ -38,6 +41,8 @@ from server.logs import configure_logs
 from server.metrics import Metrics
 from server.overview import Overview
 from server.readiness import Readiness
+from server.resharding import Resharding
+from server.resolving import Resolver
 from server.service import InventoryService
 from server.settings import ServerSettings
 from server.stocks import StockReader
@@ -216,9 +221,12 @@ class Process:
         stock = Stock(cluster, self._stock_metrics)
         try:
             await self._ledger_asked.wait()
-            await self._watch(self._open(cluster, stock))
-        except PartitionCountError as error:
-            self._setup_failed(error)
+            overview = self._open(cluster, stock)
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(self._watch(overview), name="watch")
+                loops.create_task(self._reporter(stock).run(self._ended), name="demand")
+        except* PartitionCountError as wrong:
+            self._setup_failed(wrong.exceptions[0])
         finally:
             await _drain(stock, self._log)
             await cluster.close()
@@ -235,23 +243,32 @@ class Process:
         return None
 
     def _open(self, cluster: Cluster, stock: Stock) -> Overview:
-        settings = self._settings
         products = Products(self._database)
         overview = Overview(
             cluster,
-            Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS),
+            Partitions(cluster, partitions=self._settings.partitions, ledgers=LEDGERS),
             Checkpoints(self._database),
             self._database,
         )
-        inventory = InventoryService(
-            intake=Intake(stock, self._metrics, items_max=settings.queued_items_max),
+        self._calls.serve(INVENTORY, self._inventory(stock, products))
+        self._calls.serve(ADMIN, self._admin(stock, products, overview))
+        self._settled.set()
+        return overview
+
+    def _inventory(self, stock: Stock, products: Products) -> InventoryService:
+        return InventoryService(
+            intake=Intake(stock, self._metrics, items_max=self._settings.queued_items_max),
             reader=StockReader(stock, products),
+            resolver=Resolver(stock, products),
             lives=self._lives,
             metrics=self._metrics,
-            batches_max=settings.stream_batches_max,
+            batches_max=self._settings.stream_batches_max,
             encoder=ResultEncoder(),
         )
-        admin = AdminService(
+
+    def _admin(self, stock: Stock, products: Products, overview: Overview) -> AdminService:
+        settings = self._settings
+        return AdminService(
             products=products,
             lifecycle=Lifecycle(
                 stock,
@@ -259,16 +276,21 @@ class Process:
                 partitions=settings.partitions,
                 default_shards=settings.default_shards,
             ),
+            resharding=Resharding(Layouts(self._database), partitions=settings.partitions),
             dead_letters=DeadLetters(self._database),
             overview=overview,
             partitions=settings.partitions,
             close_wait_s_max=settings.close_wait_s_max,
             version=_version(),
         )
-        self._calls.serve(INVENTORY, inventory)
-        self._calls.serve(ADMIN, admin)
-        self._settled.set()
-        return overview
+
+    def _reporter(self, stock: Stock) -> DemandReporter:
+        return DemandReporter(
+            stock,
+            Demand(self._database),
+            self._metrics,
+            hot_rate_per_s=self._settings.hot_rate_per_s,
+        )
 
     async def _watch(self, overview: Overview) -> None:
         ready = False

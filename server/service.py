@@ -13,13 +13,19 @@ from server.calls import Context, was_sent_before
 from server.errors import refused
 from server.intake import Answers, Intake
 from server.metrics import Metrics
+from server.resolving import Resolver
 from server.stocks import StockReader
 from server.streams import ENDING_METADATA, Answer, Ending, Lives, Pipeline
 from server.wire import OUTCOMES, ResultEncoder
-from sharding.outcomes import Outcome
+from sharding.outcomes import Outcome, Resolution
 
 _VALUES = frozenset((Outcome.DEDUCTED, Outcome.INSUFFICIENT_STOCK))
 """Outcomes that are values in a unary call."""
+
+_RESOLUTIONS: Mapping[Resolution, messages.ResolveRequestResponse.Resolution.ValueType] = {
+    resolution: messages.ResolveRequestResponse.Resolution.Value(f"RESOLUTION_{resolution.name}")
+    for resolution in Resolution
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,7 @@ class InventoryService:
 
     intake: Intake
     reader: StockReader
+    resolver: Resolver
     lives: Lives
     metrics: Metrics
     batches_max: int
@@ -66,6 +73,19 @@ class InventoryService:
 
         pipeline = Pipeline(self.lives, read, context.write, batches_max=self.batches_max)
         _explain(context, await pipeline.run())
+
+    async def resolve_request(
+        self, request: messages.ResolveRequestRequest, _context: Context
+    ) -> messages.ResolveRequestResponse:
+        """Decide a request whose answer was lost."""
+        validation.check(
+            validation.at_least("product_id", request.product_id, 1),
+            validation.request_id(request.request_id),
+        )
+        found = await self.resolver.resolve(request.product_id, request.request_id)
+        return messages.ResolveRequestResponse(
+            resolution=_RESOLUTIONS[found.resolution], quantity=found.quantity
+        )
 
     async def get_stock(
         self, request: messages.GetStockRequest, _context: Context

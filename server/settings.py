@@ -5,13 +5,13 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from ledger.settings import LedgerSettings
+from ledger.settings import DemandSettings, LedgerSettings
 from sharding.settings import StockSettings, parse_address
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 
 
-class ServerSettings(StockSettings, LedgerSettings):
+class ServerSettings(StockSettings, LedgerSettings, DemandSettings):
     """Where the server listens and how much it takes on."""
 
     grpc_address: str = "127.0.0.1:50051"
@@ -43,7 +43,7 @@ class ServerSettings(StockSettings, LedgerSettings):
     """Batches of one stream that are under way."""
     stream_age_s_max: Annotated[int, Field(ge=1, le=86_400)] = 600
     close_wait_s_max: Annotated[int, Field(ge=1, le=600)] = 60
-    """How long Close waits for the worker if the caller sets no deadline."""
+    """How long Close and SetShards wait for the worker if the caller sets no deadline."""
 
     drain_notice_s: Annotated[float, Field(ge=0, le=60)] = 1
     """From not being ready any more to refusing calls: time for load balancers to notice."""

@@ -17,12 +17,19 @@ _STOPPED = {
 _FROZEN = {state: Answer(Outcome.FROZEN, reason=reason) for state, reason in _STOPPED.items()}
 _PLAIN = {
     ord(Status.MISMATCH): Answer(Outcome.REQUEST_MISMATCH),
+    ord(Status.REFUSED_BEFORE): Answer(Outcome.INSUFFICIENT_STOCK, replayed=True),
+    ord(Status.NEVER): Answer(Outcome.REQUEST_MISMATCH, reason=Reason.RESOLVED_NEVER),
+    ord(Status.BARRED): Answer(Outcome.UNAVAILABLE, reason=Reason.NOT_EXECUTED),
+    ord(Status.REFUSED): Answer(Outcome.INSUFFICIENT_STOCK),
     ord(Status.STALE): Answer(Outcome.UNAVAILABLE, reason=Reason.LAYOUT_CHANGING),
     ord(Status.OVERLOADED): Answer(Outcome.OVERLOADED, reason=Reason.RECORDS_FULL),
     ord(Status.INSUFFICIENT): Answer(Outcome.INSUFFICIENT_STOCK),
 }
 CLOSED = _FROZEN[State.CLOSED]
 INSUFFICIENT = _PLAIN[ord(Status.INSUFFICIENT)]
+"""One shard has too few units."""
+SOLD_OUT = _PLAIN[ord(Status.REFUSED)]
+"""All shards together have too few."""
 STALE = _PLAIN[ord(Status.STALE)]
 MISSING = Answer(Outcome.UNAVAILABLE, reason=Reason.SHARD_CORRUPT)
 """The shard has no key: it is being loaded just now, or somebody deleted it."""
@@ -39,12 +46,15 @@ def answers(requests: Sequence[Deduction], served: Served, *, shard: int) -> lis
             left -= request[2]
             result.append(Answer(Outcome.DEDUCTED, replayed=False, shard=shard, available=left))
         elif status == _REPLAYED:
-            result.append(
-                Answer(Outcome.DEDUCTED, replayed=True, shard=shard, available=int(next(firsts)))
-            )
+            result.append(_first(next(firsts)))
         else:
             result.append(plain[status])
     return result
+
+
+def _first(answered: bytes) -> Answer:
+    left, _, shard = answered.partition(b":")
+    return Answer(Outcome.DEDUCTED, replayed=True, shard=int(shard or 0), available=int(left))
 
 
 _FROZEN_PLAIN = {state: {**_PLAIN, ord(Status.FROZEN): answer} for state, answer in _FROZEN.items()}

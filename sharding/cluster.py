@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Sequence
 from enum import StrEnum
+from math import inf
 from random import uniform
 from typing import Self
 
@@ -31,6 +32,8 @@ from sharding.slots import slot_of
 
 REPLICAS_CONFIRMING = 1
 TOPOLOGY_PAUSE_S = 0.1
+HASTY_S = 0.1
+"""How long a hasty call waits for a node that is away. A connection that broke is made anew in less."""
 
 
 class LaneKind(StrEnum):
@@ -96,6 +99,18 @@ class Cluster:
                 partitions.setdefault(node, []).append(partition)
         return partitions
 
+    def is_down(self, partition: int) -> bool:
+        """Whether the partition's node could not be reached just now."""
+        node = self._nodes[partition]
+        if node is None:
+            return True
+        lanes = (self._lanes.get((node, kind)) for kind in (LaneKind.WRITE, LaneKind.READ))
+        return any(lane is not None and lane.is_down for lane in lanes)
+
+    def share_a_node(self, one: int, other: int) -> bool:
+        """Whether two partitions are, as far as is known, on one master."""
+        return self._nodes[one] == self._nodes[other]
+
     async def run(
         self,
         script: Script,
@@ -104,13 +119,30 @@ class Cluster:
         args: Sequence[str | bytes],
         *,
         lane: LaneKind,
+        hasty: bool = False,
     ) -> list[object]:
         """Run a script that is fenced: the last event seen goes before `args`.
 
         Returns the script's reply, first the word as bytes; never "fenced" or "corrupt", which become
-        StockUnavailableError as every other failure does.
+        StockUnavailableError as every other failure does. `hasty`: do not wait long for a node that is
+        away.
         """
-        call = PendingCall(partition, script, self._deadline())
+        reply, _ = await self.run_noting(script, partition, keys, args, lane=lane, hasty=hasty)
+        return reply
+
+    async def run_noting(
+        self,
+        script: Script,
+        partition: int,
+        keys: Sequence[str],
+        args: Sequence[str | bytes],
+        *,
+        lane: LaneKind,
+        hasty: bool = False,
+    ) -> tuple[list[object], bool]:
+        """As `run`; also whether an earlier try was lost, which may be on its way and run yet."""
+        hasty_until = _hasty_until(hasty=hasty)
+        call = PendingCall(partition, script, self._deadline(), hasty_until=hasty_until)
         while True:
             seen = self._seen[partition]
             fence = (str(seen.generation), str(seen.number))
@@ -123,9 +155,9 @@ class Cluster:
                 raise call.failure(Reason.SHARD_CORRUPT, bytes(reply[1]).decode())
             if word != b"fenced":
                 self._note_seen(partition, reply)
-                return reply
+                return reply, call.may_echo
             self.metrics.redis_errors.labels("fenced").inc()
-            call.note(Reason.PARTITION_FENCED, bytes(reply[1]).decode())
+            call.note_fenced(bytes(reply[1]).decode())
 
     async def run_unfenced(
         self,
@@ -143,9 +175,11 @@ class Cluster:
         assert isinstance(reply, list)
         return reply
 
-    async def command(self, partition: int, *command: str, lane: LaneKind) -> object:
-        """Run one plain command on the node that has the partition."""
-        call = PendingCall(partition, None, self._deadline())
+    async def command(
+        self, partition: int, *command: str, lane: LaneKind, hasty: bool = False
+    ) -> object:
+        """Run one plain command on the node that has the partition; `hasty` as in `run`."""
+        call = PendingCall(partition, None, self._deadline(), hasty_until=_hasty_until(hasty=hasty))
         call.prepare(command)
         return await self._reply(call, lane)
 
@@ -164,6 +198,8 @@ class Cluster:
         """Try until there is a reply that is no error. StockUnavailableError at the deadline."""
         loop = asyncio.get_running_loop()
         while not call.attempts or loop.time() + call.pause_s <= call.deadline:
+            if call.is_given_up(loop.time()):
+                break
             if call.pause_s:
                 await asyncio.sleep(uniform(call.pause_s / 2, call.pause_s))
             call.attempts += 1
@@ -177,8 +213,8 @@ class Cluster:
                     call.packed, asking=call.redirected_to is not None, deadline=call.deadline
                 )
             except LaneError as error:
-                self.metrics.redis_errors.labels(call.note_lost(error)).inc()
                 self._refresh_soon()
+                self.metrics.redis_errors.labels(call.note_lost(error)).inc()
                 continue
             if not isinstance(reply, ReplyError):
                 return reply
@@ -189,11 +225,11 @@ class Cluster:
         """Learn from an error reply how to go on. StockUnavailableError where there is no going on."""
         code = text.partition(" ")[0]
         self.metrics.redis_errors.labels(error_kind(code)).inc()
+        if code not in ("NOSCRIPT", "ASK"):
+            self._refresh_soon()
         moved_to = call.note_error(node, text)
         if moved_to is not None:
             self._nodes[call.partition] = moved_to
-        if code not in ("NOSCRIPT", "ASK"):
-            self._refresh_soon()
 
     def _lane(self, node: Node, kind: LaneKind) -> Lane:
         lane = self._lanes.get((node, kind))
@@ -229,6 +265,10 @@ class Cluster:
             if owners:
                 self._nodes[partition] = Node(str(owners[0].host), int(owners[0].port))
         return ""
+
+
+def _hasty_until(*, hasty: bool) -> float:
+    return asyncio.get_running_loop().time() + HASTY_S if hasty else inf
 
 
 def _lane_options(settings: StockSettings, *, replicas: int) -> LaneOptions:

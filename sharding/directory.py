@@ -17,24 +17,52 @@ _COPIES = (2, 3)
 class Listing:
     """What a product's partitions say of it. ValueError, KeyError if it makes no sense.
 
-    `former`: shard counts that it had before, whose shards still know the requests of that time.
-    `loaded_s`: when it was loaded, in seconds since 1970 by the node's clock.
+    `former`: shard counts that it had before, whose shards still know the requests of that time;
+    `earlier`: those of this epoch. `since_s`: when the layout came into force, in seconds since 1970 by
+    the node's clock. `next_version`: of a layout that is on its way, 0: none.
     `is_copy`: not from the product's own base, so a later load may not have reached it.
     """
 
-    __slots__ = ("buffer", "epoch", "former", "is_copy", "layout", "loaded_s", "sold_before")
+    __slots__ = (
+        "buffer",
+        "earlier",
+        "epoch",
+        "former",
+        "is_copy",
+        "layout",
+        "next_version",
+        "since_s",
+        "sold_before",
+    )
 
     def __init__(self, fields: dict[bytes, bytes], *, partitions: int) -> None:
         self.is_copy = False
         self.layout = Layout(int(fields[b"layout"]), int(fields[b"shards"]))
         self.former = tuple(int(count) for count in fields[b"former"].split())
+        # A product that version 0.1 loaded has none of the three fields with a default.
+        self.earlier = tuple(int(count) for count in fields.get(b"earlier", b"").split())
+        self.next_version = int(fields.get(b"next_layout", b"0"))
         self.epoch = int(fields[b"epoch"])
         self.buffer = int(fields[b"buffer"])
         self.sold_before = int(fields[b"sold_before"])
-        self.loaded_s = int(fields[b"loaded_ms"]) / 1_000
-        counts = (self.layout.shards, *self.former)
+        self.since_s = int(fields.get(b"since_ms", b"0")) / 1_000
+        counts = (self.layout.shards, *self.former, *self.earlier)
         if not all(is_shard_count(count, partitions) for count in counts):
             raise ValueError(f"shard counts {counts}")
+
+    def fields(self) -> list[tuple[str, str]]:
+        """The same as a partition keeps it, for a copy."""
+        return [
+            ("layout", str(self.layout.version)),
+            ("shards", str(self.layout.shards)),
+            ("former", " ".join(map(str, self.former))),
+            ("earlier", " ".join(map(str, self.earlier))),
+            ("epoch", str(self.epoch)),
+            ("buffer", str(self.buffer)),
+            ("sold_before", str(self.sold_before)),
+            ("since_ms", str(round(self.since_s * 1_000))),
+            ("next_layout", "0"),
+        ]
 
 
 class Directory:
@@ -48,7 +76,7 @@ class Directory:
         partitions = self._cluster.settings.partitions
         base = base_partition(product_id, partitions)
         try:
-            return await self._listing(base, product_id)
+            return await self.at_base(product_id)
         except StockUnavailableError:
             others = ((base + partitions // share) % partitions for share in _COPIES)
             copies = await gather(*(self._copy(other, product_id) for other in others))
@@ -59,6 +87,11 @@ class Directory:
             newest = max(known, key=lambda listing: listing.layout.version)
             newest.is_copy = True
             return newest
+
+    async def at_base(self, product_id: int) -> Listing | None:
+        """What the partition says that decides about the product. StockUnavailableError."""
+        base = base_partition(product_id, self._cluster.settings.partitions)
+        return await self._listing(base, product_id)
 
     async def _copy(self, partition: int, product_id: int) -> Listing | None:
         try:

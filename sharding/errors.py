@@ -25,3 +25,15 @@ class PartitionCountError(StockError):
 
 class NotOpenableError(StockError):
     """A partition cannot be opened by comparing heads alone; the text says what differs."""
+
+
+class LoadConflictError(StockError):
+    """A shard has another epoch than the one that is to be loaded or closed."""
+
+
+class CloseBusyError(StockError):
+    """Units are held or on their way; the text says which. Close again later."""
+
+
+class LayoutPassedError(StockError):
+    """The product was closed or loaded again, or has a later layout."""

@@ -35,6 +35,9 @@ _REQUEST_ID = re.compile(f"[!-~]{{1,{REQUEST_ID_CHARS_MAX}}}")
 """Printable ASCII without spaces: the ledger's key would take `a` and `a ` for the same."""
 
 
+_EVENT_ID = re.compile("[0-9]{1,19}-[0-9]{1,19}")
+
+
 class Kind(StrEnum):
     """What a script did."""
 
@@ -59,6 +62,15 @@ class Kind(StrEnum):
     where there is one."""
     ACK = "ack"
     """The note of a take was closed: its units have arrived at `peer`."""
+    UNDO = "undo"
+    """The units of a request's second effect (`undone`) came back."""
+    LAYOUT = "layout"
+    """The shard was told of a layout: it takes part in it (`joins`: for the first time in this epoch)
+    and serves requests or not. No count changed."""
+    RESHARD = "reshard"
+    """The product has another number of shards from here on. Concerns no counts; `counts` is None."""
+    TOMBSTONE = "tombstone"
+    """A request that never came was decided never to take effect. No count changed."""
 
 
 class EventId(NamedTuple):
@@ -85,10 +97,18 @@ class Status(StrEnum):
 
     REPLAYED = "R"
     MISMATCH = "M"
+    REFUSED_BEFORE = "X"
+    """An earlier copy was refused for good."""
+    NEVER = "N"
+    """It was decided that the request takes nothing, ever."""
+    BARRED = "B"
+    """It was decided that the request takes nothing here; its home says what became of it."""
     FROZEN = "F"
     STALE = "S"
     OVERLOADED = "O"
     INSUFFICIENT = "I"
+    REFUSED = "T"
+    """Insufficient, and a tombstone remembers it from now on."""
     DEDUCTED = "D"
 
 
@@ -126,9 +146,9 @@ class Event:
     epoch: int = 0
     counts: Counts | None = None
     quantity: int = 0
-    """Units of a restock, remove, load, close, take or put."""
+    """Units of a restock, remove, load, close, take, put or undo."""
     request_id: str = ""
-    """The request of a restock or remove."""
+    """The request of a restock, remove, undo or tombstone."""
     reason: str = ""
     peer: int = 0
     """The other partition of a take, put or ack."""
@@ -137,6 +157,17 @@ class Event:
     state: str = ""
     """The state that a load, state or close event left the shard in."""
     layout: int = 0
+    """The version that a load, layout or reshard event speaks of."""
+    joins: bool = False
+    """The shard of a layout event had no part in this epoch before: it starts with no units."""
+    serves: bool = False
+    """The shard of a layout event takes requests of that layout."""
+    undone: EventId = BEFORE_ALL
+    """The second effect whose units an undo brought back; an event of the same partition."""
+    shards: int = 0
+    """Shards from a reshard event on."""
+    former: tuple[int, ...] = ()
+    """Other shard counts that the product had by then."""
     sales: tuple[Sale, ...] = ()
 
 
@@ -159,7 +190,6 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
     at_ms = _integer(fields, b"at", minimum=0, maximum=AT_MS_MAX)
     if kind is Kind.OPENED:
         return Event(event_id, kind, at_ms)
-    adjusts = kind in (Kind.RESTOCK, Kind.REMOVE)
     moves = kind in (Kind.TAKE, Kind.PUT, Kind.ACK)
     return Event(
         event_id,
@@ -167,18 +197,27 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         at_ms,
         product_id=_integer(fields, b"product", minimum=1, maximum=ID_MAX),
         epoch=_integer(fields, b"epoch", minimum=1, maximum=EPOCH_MAX),
-        counts=_counts(fields),
+        counts=None if kind is Kind.RESHARD else _counts(fields),
         quantity=_quantity(kind, fields),
-        request_id=_request_id(fields) if adjusts else "",
-        reason=_text(fields, b"reason", 0, REASON_CHARS_MAX) if adjusts else "",
+        request_id=_request_id(fields) if kind in _OF_ONE_REQUEST else "",
+        reason=_text(fields, b"reason", 0, REASON_CHARS_MAX) if kind in _WITH_REASON else "",
         peer=_integer(fields, b"peer", minimum=0, maximum=9_999) if moves else 0,
         transfer=_integer(fields, b"transfer", minimum=1, maximum=EPOCH_MAX) if moves else 0,
         state=_text(fields, b"state", 1, 16) if b"state" in fields else "",
-        layout=_integer(fields, b"layout", minimum=1, maximum=EPOCH_MAX)
-        if kind is Kind.LOAD
-        else 0,
+        layout=_layout(kind, fields),
+        joins=kind is Kind.LAYOUT and _flag(fields, b"joins"),
+        serves=kind is Kind.LAYOUT and _flag(fields, b"serves"),
+        undone=_event_id(fields, b"undone") if kind is Kind.UNDO else BEFORE_ALL,
+        shards=_shards(fields) if kind is Kind.RESHARD else 0,
+        former=_former(fields) if kind is Kind.RESHARD else (),
         sales=_sales(kind, fields),
     )
+
+
+_OF_ONE_REQUEST = frozenset((Kind.RESTOCK, Kind.REMOVE, Kind.UNDO, Kind.TOMBSTONE))
+_WITH_REASON = frozenset((Kind.RESTOCK, Kind.REMOVE, Kind.RESHARD))
+_WITH_LAYOUT = frozenset((Kind.LOAD, Kind.LAYOUT, Kind.RESHARD))
+_PARTITIONS_MAX = 960
 
 
 _QUANTITY_RANGE = {
@@ -189,6 +228,7 @@ _QUANTITY_RANGE = {
     Kind.CLOSE: (0, EPOCH_MAX),
     Kind.TAKE: (1, EPOCH_MAX),
     Kind.PUT: (1, EPOCH_MAX),
+    Kind.UNDO: (1, QUANTITY_MAX),
 }
 
 
@@ -214,6 +254,34 @@ def _quantity(kind: Kind, fields: RawFields) -> int:
         return 0
     minimum, maximum = _QUANTITY_RANGE[kind]
     return _integer(fields, b"quantity", minimum=minimum, maximum=maximum)
+
+
+def _layout(kind: Kind, fields: RawFields) -> int:
+    if kind not in _WITH_LAYOUT:
+        return 0
+    return _integer(fields, b"layout", minimum=1, maximum=EPOCH_MAX)
+
+
+def _flag(fields: RawFields, name: bytes) -> bool:
+    return _integer(fields, name, minimum=0, maximum=1) == 1
+
+
+def _shards(fields: RawFields) -> int:
+    return _integer(fields, b"shards", minimum=1, maximum=_PARTITIONS_MAX)
+
+
+def _former(fields: RawFields) -> tuple[int, ...]:
+    counts = _text(fields, b"former", 0, 255).split()
+    if not all(count.isascii() and count.isdigit() and int(count) > 0 for count in counts):
+        raise MalformedEventError("former shard counts are no numbers")
+    return tuple(map(int, counts))
+
+
+def _event_id(fields: RawFields, name: bytes) -> EventId:
+    text = _text(fields, name, 3, 41)
+    if not _EVENT_ID.fullmatch(text):
+        raise MalformedEventError(f"{name.decode()} is no event id")
+    return EventId.parse(text)
 
 
 def _sales(kind: Kind, fields: RawFields) -> tuple[Sale, ...]:

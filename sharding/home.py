@@ -6,28 +6,26 @@ straight into its batch, so a request costs no task and no future of its own.
 
 import asyncio
 import logging
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
 from typing import NamedTuple
 
-from sharding.answers import CLOSED, INSUFFICIENT, MISSING, STALE, answers, unavailable
+from sharding.answers import CLOSED, INSUFFICIENT, MISSING, SOLD_OUT, STALE, answers, unavailable
+from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
+from sharding.lookups import Lookups
 from sharding.metrics import StockMetrics
+from sharding.notes import Note
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.packing import pack
-from sharding.placement import home_shard
-from sharding.shards import MissingShardError, Shards
-from sharding.shortage import Shortage
+from sharding.placement import alternate_shard
+from sharding.shards import MissingShardError, Mode, Shards
+from sharding.shortage import Shortage, unknown_if_echoing
+from sharding.tasks import Tasks
 
 CALL_REQUESTS_MAX = 1_000
 """A script call of this size keeps a node busy for about two milliseconds. A larger group of one batch
 goes alone; the contract bounds it to 2,000."""
-
-
-FORMER_DOUBT_S = 600
-"""So long after a load even a first try is looked up under former layouts: it may have been sent, and
-sent again and sold, before the load, and have been held up since. No call is open for longer."""
 
 
 class Batch:
@@ -61,14 +59,21 @@ class Batch:
 class Group(NamedTuple):
     """The requests of one batch for one home.
 
-    `reroutes`: how often they were sent on, the last time because of `why`.
+    `since_s`: when they were asked, by the loop's clock. `reroutes`: how often they were sent on, the
+    last time because of `why`. `by_copy`: they were routed by a copy of the product's listing. `unsure`:
+    a shard that may have accepted an earlier copy could not be asked, so they must not be refused.
+    `echoes`: a try of them was lost and may run yet.
     """
 
     requests: list[Deduction]
     positions: list[int]
     batch: Batch
+    since_s: float
     reroutes: int = 0
     why: Reason = Reason.NONE
+    by_copy: bool = False
+    unsure: bool = False
+    echoes: bool = False
 
     def answer(self, given: Sequence[Answer]) -> None:
         self.batch.answer(self.positions, given)
@@ -78,145 +83,259 @@ class Group(NamedTuple):
         requests = [self.requests[i] for i in indices]
         return self._replace(requests=requests, positions=[self.positions[i] for i in indices])
 
+    def as_echoing(self) -> "Group":
+        """The same as retries: what is refused of them is refused for good."""
+        return self._replace(
+            requests=[request._replace(attempt=2) for request in self.requests], echoes=True
+        )
+
 
 Spawn = Callable[[Coroutine[object, object, None], str], object]
 
 
-class Home:
-    """One shard's queue in this process, and a second one for requests that it was short for.
+class HomeContext(NamedTuple):
+    """What all homes of a process share; `reroute` takes requests that came to the wrong shard."""
 
-    They are served apart: who waits for other shards keeps nobody waiting for this one.
+    cluster: Cluster
+    metrics: StockMetrics
+    tasks: Tasks
+    reroute: Callable[[Group], None]
+
+
+class Home:
+    """One shard's queue in this process, and others for requests that it cannot serve at once.
+
+    They are served apart: who waits for other shards, or for this one's node, keeps nobody waiting.
     """
 
     def __init__(
-        self,
-        shards: Shards,
-        shard: int,
-        former: Sequence[Shards],
-        loaded_s: float,
-        shortage: Shortage,
-        metrics: StockMetrics,
-        *,
-        reroute: Callable[[Group], None],
-        spawn: Spawn,
+        self, shards: Shards, shard: int, lookups: Lookups, shortage: Shortage, context: HomeContext
     ) -> None:
         self._shards = shards
         self._shard = shard
         self._partition = shards.partitions[shard]
-        self._former = former
-        self._doubt_until_s = loaded_s + FORMER_DOUBT_S
+        self._lookups = lookups
         self._shortage = shortage
-        self._metrics = metrics
-        self._reroute = reroute
+        self._context = context
+        alternate = alternate_shard(shard, len(shards.partitions))
+        self._alternate = -1 if alternate is None else alternate
+        spawn = context.tasks.spawn
         self._served = _Queue(self._ask, self._hand_back, spawn)
-        self._spawn = spawn
-        self._settled = _Queue(self._settle, self._hand_back_settled, spawn)
+        self._settled = _Queue(self._settle, self._hand_on, spawn)
+        self._doubted: _Queue | None = None
+        self._patient: _Queue | None = None
+        self._visiting: _Queue | None = None
 
     def put(self, group: Group) -> None:
         """Serve a group with what comes next."""
-        if not self._former:
-            self._served.put(group)
-            return
-        all_doubtful = time.time() < self._doubt_until_s
-        doubts = [all_doubtful or request.attempt != 1 for request in group.requests]
-        sure = [i for i, doubtful in enumerate(doubts) if not doubtful]
-        doubtful = [i for i, doubtful in enumerate(doubts) if doubtful]
-        if sure:
-            self._served.put(group.part(sure))
+        doubtful = self._lookups.doubtful(group.requests, rerouted=group.reroutes > 0)
         if doubtful:
-            self._spawn(self._serve_after_looking_up(group.part(doubtful)), "look up")
+            if len(doubtful) == len(group.requests):
+                self._put_doubtful(group)
+                return
+            self._put_doubtful(group.part(doubtful))
+            group = group.part(_others(set(doubtful), len(group.requests)))
+        self._put_sure(group)
 
-    async def _ask(self, requests: Sequence[Deduction]) -> list[Answer]:
-        return await self._served_at(self._shards, self._partition, requests, shard=self._shard)
+    def _put_doubtful(self, group: Group) -> None:
+        """Have other shards asked first.
+
+        With former homes each group waits for its own look-ups: a shard that does not answer delays
+        nobody else. Where there is just the alternate, all wait for it.
+        """
+        spawn = self._context.tasks.spawn
+        if self._lookups.has_former:
+            spawn(self._serve_after_looking_up(group), "look up")
+            return
+        self._doubted = self._doubted or _Queue(self._ask_alternate, self._hand_in, spawn)
+        self._doubted.put(group)
+
+    def _put_sure(self, group: Group) -> None:
+        if self._has_alternate and self._context.cluster.is_down(self._partition):
+            self._put_elsewhere(group)
+        else:
+            self._served.put(group)
+
+    @property
+    def _has_alternate(self) -> bool:
+        """Whether another master has a shard that may stand in for this one."""
+        if self._alternate < 0:
+            return False
+        alternate = self._shards.partitions[self._alternate]
+        return not self._context.cluster.share_a_node(self._partition, alternate)
+
+    def _put_elsewhere(self, group: Group) -> None:
+        """The home's node is away and did nothing for these. A first try, which nobody can have accepted
+        yet, goes to the alternate; any other waits for the node."""
+        first: list[int] = []
+        others: list[int] = []
+        for i, request in enumerate(group.requests):
+            (first if request.attempt == 1 else others).append(i)
+        spawn = self._context.tasks.spawn
+        if first:
+            self._visiting = self._visiting or _Queue(self._visit, self._hand_on, spawn)
+            self._visiting.put(group.part(first))
+        if others:
+            self._patient = self._patient or _Queue(self._ask_patiently, self._hand_back, spawn)
+            self._patient.put(group.part(others))
 
     async def _serve_after_looking_up(self, group: Group) -> None:
-        """For requests that may have been sent under a former layout.
-
-        Its shards accept nothing new, so what they do not know now they will never know. Each group
-        looks for itself: a shard that does not answer delays nobody who does not ask it.
-        """
         try:
-            known = await self._known_before(group.requests)
+            known, unsure = await self._lookups.known(group.requests, self._shard)
         except Exception:  # noqa: BLE001 - the top of a task: whoever waits must be answered
             _LOG.exception("looking requests up failed")
             refuse(group, Reason.OUTCOME_UNKNOWN)
             return
-        fresh = [i for i in range(len(group.requests)) if i not in known]
-        if known:
-            group.part(list(known)).answer(list(known.values()))
-        if fresh:
-            self._served.put(group.part(fresh))
+        self._hand_in(
+            group,
+            [
+                known.get(i) or (UNSURE if i in unsure else UNDECIDED)
+                for i in range(len(group.requests))
+            ],
+        )
 
-    async def _known_before(self, requests: Sequence[Deduction]) -> dict[int, Answer]:
-        """Answers, by position, that shards of former layouts have; the first layout's counts."""
-        lookups = [
-            self._look_up(former, shard, requests, positions)
-            for former in self._former
-            for shard, positions in _by_shard(requests, former.layout.shards).items()
+    async def _ask_alternate(self, requests: Sequence[Deduction]) -> list[Answer]:
+        """What the alternate knows; UNDECIDED where that is nothing, UNSURE where it does not answer."""
+        known, unsure = await self._lookups.known_at_alternate(requests, self._alternate)
+        if not known and not unsure:
+            return [UNDECIDED] * len(requests)
+        return [
+            known.get(i) or (UNSURE if i in unsure else UNDECIDED) for i in range(len(requests))
         ]
-        known: dict[int, Answer] = {}
-        for found in await asyncio.gather(*lookups):
-            known = found | known
-        return known
 
-    async def _look_up(
-        self, former: Shards, shard: int, requests: Sequence[Deduction], positions: Sequence[int]
-    ) -> dict[int, Answer]:
-        wanted = [requests[i] for i in positions]
-        given = await self._served_at(former, former.partitions[shard], wanted, shard=shard)
-        pairs = zip(positions, given, strict=True)
-        return {i: answer for i, answer in pairs if not _knows_nothing(answer)}
+    def _hand_in(self, group: Group, given: Sequence[Answer]) -> None:
+        """To the home with what nobody knows yet."""
+        if all(answer is UNDECIDED for answer in given):
+            self._put_sure(group)
+            return
+        open_ends = (UNDECIDED, UNSURE)
+        known = [i for i, answer in enumerate(given) if all(answer is not end for end in open_ends)]
+        if known:
+            group.part(known).answer([given[i] for i in known])
+        for end in open_ends:
+            fresh = [i for i, answer in enumerate(given) if answer is end]
+            if fresh:
+                self._put_sure(group.part(fresh)._replace(unsure=end is UNSURE))
 
-    async def _served_at(
-        self, shards: Shards, partition: int, requests: Sequence[Deduction], *, shard: int
+    async def _ask(self, requests: Sequence[Deduction]) -> list[Answer]:
+        """Answers; AWAY where the node is away, has certainly done nothing, and an alternate exists."""
+        note = self._shortage.note
+        given = await self._serve(requests, self._shard, hasty=self._has_alternate)
+        return given if note is None else _refused_by(note, requests, given)
+
+    async def _ask_patiently(self, requests: Sequence[Deduction]) -> list[Answer]:
+        return await self._serve(requests, self._shard)
+
+    async def _visit(self, requests: Sequence[Deduction]) -> list[Answer]:
+        """Ask the alternate; it has what it has, nobody gathers units there."""
+        self._context.metrics.alternates.labels("visited").inc(len(requests))
+        given = await self._serve(requests, self._alternate, mode=Mode.VISIT)
+        return [VISIT_IN_VAIN.get(id(answer), answer) for answer in given]
+
+    async def _serve(
+        self,
+        requests: Sequence[Deduction],
+        shard: int,
+        *,
+        mode: Mode = Mode.HOME,
+        hasty: bool = False,
     ) -> list[Answer]:
-        self._metrics.script_requests.observe(len(requests))
+        self._context.metrics.script_requests.observe(len(requests))
+        partition = self._shards.partitions[shard]
         try:
-            served = await shards.deduct(partition, pack(requests))
+            served = await self._shards.deduct(partition, pack(requests), mode=mode, hasty=hasty)
         except StockUnavailableError as failure:
-            return [unavailable(failure.reason)] * len(requests)
+            answer = unavailable(failure.reason)
+            if hasty and failure.reason in _DID_NOTHING:
+                answer = AWAY
+            return [answer] * len(requests)
         except MissingShardError:
             return [MISSING] * len(requests)
-        return answers(requests, served, shard=shard)
+        given = answers(requests, served, shard=shard)
+        if served.may_echo:
+            given = [ECHOING if answer is INSUFFICIENT else answer for answer in given]
+        return given
 
     async def _settle(self, requests: Sequence[Deduction]) -> list[Answer]:
         return await self._shortage.settle(self._partition, requests)
 
     def _hand_back(self, group: Group, given: Sequence[Answer]) -> None:
+        if given[0] is AWAY:
+            self._put_elsewhere(group)
+            return
         short = [i for i, answer in enumerate(given) if answer is INSUFFICIENT]
+        echoing = [i for i, answer in enumerate(given) if answer is ECHOING]
         if short:
             self._settled.put(group.part(short))
-            others = [i for i, answer in enumerate(given) if answer is not INSUFFICIENT]
+        if echoing:
+            self._settled.put(group.part(echoing).as_echoing())
+        if short or echoing:
+            others = _others({*short, *echoing}, len(given))
             group, given = group.part(others), [given[i] for i in others]
-        self._hand_back_settled(group, given)
+        self._hand_on(group, given)
 
-    def _hand_back_settled(self, group: Group, given: Sequence[Answer]) -> None:
+    def _hand_on(self, group: Group, given: Sequence[Answer]) -> None:
         astray = [i for i, answer in enumerate(given) if _leads_astray(answer)]
         if astray:
             why = given[astray[-1]].reason
-            self._reroute(group.part(astray)._replace(reroutes=group.reroutes + 1, why=why))
+            self._context.reroute(group.part(astray)._replace(reroutes=group.reroutes + 1, why=why))
             kept = [i for i, answer in enumerate(given) if not _leads_astray(answer)]
             group, given = group.part(kept), [given[i] for i in kept]
+        if group.unsure:
+            given = _never_refused(given)
+        if group.echoes:
+            given = [unknown_if_echoing(answer, is_echoing=True) for answer in given]
         if given:
             group.answer(given)
+
+
+def _never_refused(given: Sequence[Answer]) -> list[Answer]:
+    """An earlier copy may have been accepted where nobody answers."""
+    return [
+        SHORT_AND_ALONE if answer.outcome is Outcome.INSUFFICIENT_STOCK else answer
+        for answer in given
+    ]
+
+
+AWAY = unavailable(Reason.NOT_EXECUTED)
+"""The home's node is away; nothing was done. Told apart by identity."""
+UNDECIDED, UNSURE = unavailable(Reason.NONE), unavailable(Reason.NONE)
+"""Nobody knows the request yet, or nobody who could be asked; never given to a caller."""
+ECHOING = Answer(Outcome.INSUFFICIENT_STOCK)
+"""Too few units at home, and an earlier try of the call was lost and may run yet."""
+SHORT_AND_ALONE = unavailable(Reason.SHARDS_UNREACHABLE)
+"""Too few units here, and another shard cannot be asked."""
+_DID_NOTHING = frozenset((Reason.NOT_EXECUTED, Reason.PARTITION_FENCED))
+
+
+VISIT_IN_VAIN = {
+    id(INSUFFICIENT): SHORT_AND_ALONE,
+    id(ECHOING): unavailable(Reason.OUTCOME_UNKNOWN),
+}
+"""What becomes of answers, told apart by identity, that a stand-in cannot improve."""
+
+
+def _others(positions: Container[int], size: int) -> list[int]:
+    """All positions below `size` but these."""
+    return [i for i in range(size) if i not in positions]
+
+
+def _refused_by(note: Note, requests: Sequence[Deduction], given: Sequence[Answer]) -> list[Answer]:
+    """The answers, with what home had too few units for refused by a proof from before home was asked.
+
+    A retry is left short: its refusal must be remembered.
+    """
+    return [
+        SOLD_OUT
+        if answer is INSUFFICIENT and request[2] > note.available and request[5] <= 1
+        else answer
+        for request, answer in zip(requests, given, strict=True)
+    ]
 
 
 def _leads_astray(answer: Answer) -> bool:
     """Whether the shard may not be the one that the request belongs to any more."""
     return answer is STALE or answer is MISSING or answer is CLOSED
-
-
-def _by_shard(requests: Sequence[Deduction], shards: int) -> dict[int, list[int]]:
-    """Positions of the requests by the shard that their ids select."""
-    positions: dict[int, list[int]] = {}
-    for i, request in enumerate(requests):
-        positions.setdefault(home_shard(request.request_id, shards), []).append(i)
-    return positions
-
-
-def _knows_nothing(answer: Answer) -> bool:
-    """Whether a shard of a former layout said only that it takes nothing any more."""
-    return answer is STALE or answer is MISSING or answer.outcome is Outcome.FROZEN
 
 
 class _Queue:

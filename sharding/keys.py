@@ -40,13 +40,22 @@ def records(tag: str, generation: int) -> str:
     return f"inv:{{{tag}}}:seen:{generation}"
 
 
-def all_records(tag: str) -> tuple[str, ...]:
-    """The keys of all record generations, in their order."""
-    return tuple(records(tag, generation) for generation in range(RECORD_GENERATIONS))
+def tombstones(tag: str, generation: int) -> str:
+    """Hash: `<product>:<request_id>` to why that request takes nothing; see the same file."""
+    return f"inv:{{{tag}}}:gone:{generation}"
+
+
+def memory(tag: str) -> tuple[str, ...]:
+    """The keys of all record generations and then those of the tombstones, in their order."""
+    return tuple(
+        of_kind(tag, generation)
+        for of_kind in (records, tombstones)
+        for generation in range(RECORD_GENERATIONS)
+    )
 
 
 def product_info(tag: str, product_id: int) -> str:
-    """Hash: layout, shards, epoch, buffer, sold_before, former, loaded_ms; in each shard's partition."""
+    """Hash, in each shard's partition; the fields are listed in sharding/lua/include/info.lua."""
     return f"inv:{{{tag}}}:product:{product_id}"
 
 

@@ -27,6 +27,8 @@ def packed(command: Sequence[str | bytes]) -> bytes:
     return wire
 
 
+DOWN_S = 0.2
+"""How long a node that refused a connection counts as down; then a call tries again."""
 QUEUE_CALLS_MAX = 10_000
 ROUND_CALLS_MAX = 128
 _ASKING = packed(("ASKING",))
@@ -133,6 +135,7 @@ class Lane(asyncio.Protocol):
         self._round_timer: asyncio.TimerHandle | None = None
         self._send_is_due = False
         self._is_closed = False
+        self._down_until_s = 0.0
         self._wait_s = options.timeout_s
         self._wait = packed(("WAIT", str(options.replicas), str(int(self._wait_s * 1_000))))
 
@@ -152,6 +155,11 @@ class Lane(asyncio.Protocol):
             self._queue.append(_Call(command, asking, deadline, future))
             self._wake()
         return future
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the node could not be connected to just now."""
+        return self._loop.time() < self._down_until_s
 
     async def close(self) -> None:
         """Drop the connection; what is queued fails with NotSentError."""
@@ -248,6 +256,7 @@ class Lane(asyncio.Protocol):
             async with asyncio.timeout(self._options.timeout_s):
                 await self._open()
         except (OSError, LaneError, TimeoutError, UnicodeError) as error:
+            self._down_until_s = self._loop.time() + DOWN_S
             self._abort()
             self._fail_queue(str(error) or "connecting timed out")
         finally:

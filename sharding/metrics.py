@@ -39,6 +39,17 @@ class StockMetrics:
             ["result"],
             registry=registry,
         )
+        self.noted_refusals = Counter(
+            "inventory_noted_refusals_total",
+            "Requests that a proof of the last 50 ms refused without a call to Redis",
+            registry=registry,
+        )
+        self.alternates = Counter(
+            "inventory_alternates_total",
+            "Requests whose home was away, and look-ups at the shards that stand in for one, by result",
+            ["result"],
+            registry=registry,
+        )
         self.corrupt = Counter(
             "inventory_shard_corrupt_total",
             "Answers of a shard whose keys do not hold what they must",

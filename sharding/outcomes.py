@@ -44,6 +44,8 @@ class Reason(StrEnum):
     QUEUE_FULL = "QUEUE_FULL"
     RECORDS_FULL = "RECORDS_FULL"
     """The partition remembers as many requests as it may."""
+    RESOLVED_NEVER = "RESOLVED_NEVER"
+    """ResolveRequest decided that this request takes nothing; this is a late copy of it."""
 
 
 class Deduction(NamedTuple):
@@ -67,6 +69,23 @@ class Answer(NamedTuple):
     reason: Reason = Reason.NONE
 
 
+class Resolution(StrEnum):
+    """What became of a request whose answer was lost."""
+
+    DEDUCTED = "deducted"
+    REFUSED = "refused"
+    """For shortage, and a late copy of it will be, too."""
+    NEVER = "never"
+    """It took nothing, and no late copy of it will."""
+
+
+class Resolved(NamedTuple):
+    """A request's end; `quantity` in units, 0 unless DEDUCTED."""
+
+    resolution: Resolution
+    quantity: int = 0
+
+
 class State(StrEnum):
     """Where a shard is in its life."""
 
@@ -77,7 +96,8 @@ class State(StrEnum):
 
 
 class ShardStock(NamedTuple):
-    """One shard's counts, in units."""
+    """One shard's counts, in units. A number at or above the layout's shard count: it left in a change
+    of the layout and serves nobody any more."""
 
     shard: int
     partition: int

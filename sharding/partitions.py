@@ -92,7 +92,7 @@ class Partitions:
         reply = await self._cluster.run_unfenced(
             _OPEN,
             partition,
-            [keys.head(tag), *keys.all_records(tag), *streams],
+            [keys.head(tag), *keys.memory(tag), *streams],
             [str(self._partitions), *proofs],
             lane=LaneKind.MOVE,
         )
@@ -140,13 +140,13 @@ class Partitions:
         return reply
 
     async def rotate_records(self, partition: int, *, record_ttl_s: int) -> bool:
-        """Begin a new generation of request records if the newest was filled long enough."""
+        """Begin a new generation of records and tombstones if the newest was filled long enough."""
         tag = self._tag(partition)
         age_ms = record_ttl_s * 1_000 // (keys.RECORD_GENERATIONS - 1)
         reply = await self._cluster.run(
             _ROTATE,
             partition,
-            [keys.head(tag), *keys.all_records(tag)],
+            [keys.head(tag), *keys.memory(tag)],
             [str(age_ms)],
             lane=LaneKind.WRITE,
         )

@@ -1,6 +1,7 @@
 """One call while it is being tried: what happened to it so far, and how it goes on."""
 
 from collections.abc import Sequence
+from math import inf
 
 from sharding.errors import StockUnavailableError
 from sharding.lane import (
@@ -39,6 +40,7 @@ _HAD_NO_EFFECT = frozenset(
         "TRYAGAIN",
     )
 )
+_NODE_IS_AWAY = frozenset(("CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"))
 _REFUSED_CALLERS = frozenset(("NOAUTH", "NOPERM", "WRONGPASS"))
 
 
@@ -52,27 +54,37 @@ class PendingCall:
     __slots__ = (
         "_command",
         "_detail",
-        "_may_have_run",
+        "_node_is_away",
         "_script",
         "_why",
         "attempts",
         "deadline",
+        "hasty_until",
+        "may_echo",
+        "may_have_run",
         "packed",
         "partition",
         "pause_s",
         "redirected_to",
     )
 
-    def __init__(self, partition: int, script: Script | None, deadline: float) -> None:
+    def __init__(
+        self, partition: int, script: Script | None, deadline: float, *, hasty_until: float = inf
+    ) -> None:
         self.partition = partition
         self.deadline = deadline
+        self.hasty_until = hasty_until
+        """After this a node that is away and has certainly done nothing is not waited for."""
         self.attempts = 0
         self.pause_s = 0.0
         self.packed = b""
         self.redirected_to: Node | None = None
         self._script = script
         self._command: Sequence[str | bytes] = ()
-        self._may_have_run = False
+        self.may_have_run = False
+        self.may_echo = False
+        """A try was lost: it may be on its way and run yet."""
+        self._node_is_away = False
         self._why = Reason.NOT_EXECUTED
         self._detail = ""
 
@@ -91,8 +103,19 @@ class PendingCall:
         """A try got no reply; returns what kind of trouble that is."""
         kind, why = _LANE_ERRORS.get(type(error), ("not_sent", Reason.NOT_EXECUTED))
         self.note(why, str(error))
-        self._may_have_run |= isinstance(error, LostError | NotReplicatedError)
+        self.may_echo |= isinstance(error, LostError)
+        self.may_have_run |= isinstance(error, LostError | NotReplicatedError)
+        self._node_is_away = why is Reason.NOT_EXECUTED
         return kind
+
+    def note_fenced(self, why: str) -> None:
+        """A try met a partition that is shut on the node that has it now."""
+        self.note(Reason.PARTITION_FENCED, why)
+        self._node_is_away = True
+
+    def is_given_up(self, now: float) -> bool:
+        """Whether nobody wants to wait any longer for a node that is away and has done nothing."""
+        return self._node_is_away and now >= self.hasty_until and not self.may_have_run
 
     def note_error(self, node: Node, text: str) -> Node | None:
         """`node` answered with an error; returns where the partition is now, if the error says so.
@@ -104,9 +127,10 @@ class PendingCall:
             raise self.failure(Reason.NOT_EXECUTED, text)
         if code not in _HAD_NO_EFFECT:
             # A script that failed where it must not: nobody can say what of it was done.
-            self._may_have_run |= code != "WRONGTYPE"
+            self.may_have_run |= code != "WRONGTYPE"
             raise self.failure(Reason.SHARD_CORRUPT, text)
         self.note(Reason.NOT_EXECUTED, text)
+        self._node_is_away = code in _NODE_IS_AWAY
         if self.attempts > REDIRECTIONS_MAX:
             return None
         if code == "NOSCRIPT" and self._script is not None:
@@ -126,7 +150,7 @@ class PendingCall:
     ) -> StockUnavailableError:
         """The end of all tries; without arguments for the reason of the last one."""
         reason = why or self._why
-        if self._may_have_run and reason is not Reason.NOT_REPLICATED:
+        if self.may_have_run and reason is not Reason.NOT_REPLICATED:
             reason = Reason.OUTCOME_UNKNOWN
         return StockUnavailableError(reason, f"p{self.partition:02d} {detail or self._detail}")
 

@@ -44,6 +44,12 @@ def home_shard(request_id: str, shards: int) -> int:
     return stable_hash(request_id) * shards >> 32
 
 
+def alternate_shard(home: int, shards: int) -> int | None:
+    """The one shard that may stand in for a home whose node is down: half the ring away, so that any
+    contiguous assignment of slots to two or more masters has it on another one. None for one shard."""
+    return (home + shards // 2) % shards if shards > 1 else None
+
+
 def base_partition(product_id: int, partitions: int) -> int:
     """The partition of a product's shard 0, whatever its layout."""
     return stable_hash(str(product_id)) % partitions

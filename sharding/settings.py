@@ -33,6 +33,8 @@ class StockSettings(BaseSettings):
     """How long a request is remembered at least."""
     record_cap: Annotated[int, Field(ge=1_000, le=100_000_000)] = 4_000_000
     """Requests that one generation of one partition's records may hold."""
+    tombstone_cap: Annotated[int, Field(ge=1_000, le=100_000_000)] = 1_000_000
+    """The same for requests that were refused for good or resolved as never sent."""
 
     @field_validator("redis_nodes")
     @classmethod

@@ -3,11 +3,13 @@ shortage.py."""
 
 from asyncio import gather
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
 from sharding.errors import StockUnavailableError
+from sharding.events import EventId, Status
 from sharding.outcomes import Reason, State
 from sharding.packing import NO_REQUESTS
 from sharding.placement import Layout, ledger_of
@@ -28,6 +30,9 @@ _REMOVE = script("remove")
 _LOAD = script("load")
 _STATE = script("state")
 _CLOSE = script("close")
+_RESOLVE = script("resolve")
+_UNDO = script("undo")
+_TELL = script("tell")
 
 
 class Served(NamedTuple):
@@ -37,8 +42,27 @@ class Served(NamedTuple):
     statuses: bytes
     """One status a request, see events.Status."""
     firsts: Sequence[bytes]
-    """For each replayed request in its order: what was left after its first copy."""
+    """For each replayed request in its order: `<left>:<shard>`, what its first copy was answered."""
     state: State
+    may_echo: bool = False
+    """An earlier try of this call was lost: it may run yet, and serve what is refused by then."""
+
+
+class Tombstone(StrEnum):
+    """What a partition is to remember of a request that it does not know, as it keeps it."""
+
+    NONE = ""
+    """Nothing: only look."""
+    NEVER = "n"
+    BARRED = "b"
+    """It takes nothing here; its home says what became of it."""
+
+
+class Found(NamedTuple):
+    """What became of a request at one partition; STALE: nothing that it knows of."""
+
+    status: Status
+    quantity: int
 
 
 class OpenTransfer(NamedTuple):
@@ -64,12 +88,14 @@ class ShardReading(NamedTuple):
     epoch: int
     state: State
     frozen: bool
+    serves: bool
     last_out: dict[int, int]
     open_transfers: tuple[OpenTransfer, ...]
 
     def is_on_sale(self, layout: Layout) -> bool:
         """Whether units can be taken here by callers of that layout."""
-        return self.state is State.OPEN and not self.frozen and self.layout == layout.version
+        is_open = self.state is State.OPEN and not self.frozen
+        return is_open and self.serves and self.layout == layout.version
 
     @property
     def version(self) -> tuple[int, int]:
@@ -96,53 +122,91 @@ class MissingShardError(Exception):
     """A shard's key is not there: the product was never loaded, or the key was deleted."""
 
 
-class Shards:
-    """The shards of one product under one layout."""
+class Mode(StrEnum):
+    """How a shard serves a list of requests; the words of include/serve.lua."""
 
-    def __init__(self, cluster: Cluster, product_id: int, layout: Layout) -> None:
+    HOME = "home"
+    FINAL = "final"
+    """What is short is refused for good."""
+    VISIT = "visit"
+    """The requests' home is away and this shard stands in for it."""
+    LOOK = "look"
+    """Only what is remembered is answered."""
+
+
+class _Keys(NamedTuple):
+    """One shard's keys; `shard` is what most scripts declare, `memory` what those of requests add."""
+
+    shard: tuple[str, ...]
+    memory: tuple[str, ...]
+    info: str
+
+
+class Shards:
+    """The shards of one product under one layout.
+
+    `partitions` are those of the layout, in the order of its shards; `retired` those that only earlier
+    layouts of the epoch had. Calls to a partition are possible for both.
+    """
+
+    def __init__(
+        self, cluster: Cluster, product_id: int, layout: Layout, *, earlier: Sequence[int] = ()
+    ) -> None:
         self.product_id = product_id
         self.layout = layout
         settings = cluster.settings
         self.partitions = layout.all_partitions(
             product_id=product_id, partitions=settings.partitions
         )
+        self.retired = tuple(
+            sorted(
+                {
+                    partition
+                    for count in earlier
+                    for partition in Layout(0, count).all_partitions(
+                        product_id=product_id, partitions=settings.partitions
+                    )
+                }
+                - set(self.partitions)
+            )
+        )
         self._cluster = cluster
         self._product = str(product_id)
         self._layout = str(layout.version)
-        self._cap = str(settings.record_cap)
-        ledger = ledger_of(product_id, LEDGERS)
-        tagged = [(partition, cluster.tags[partition]) for partition in self.partitions]
-        self._keys = {
-            partition: (keys.head(tag), keys.stock(tag, product_id), keys.events(tag, ledger))
-            for partition, tag in tagged
-        }
-        self._record_keys = {partition: keys.all_records(tag) for partition, tag in tagged}
-        self._info_keys = {
-            partition: keys.product_info(tag, product_id) for partition, tag in tagged
-        }
+        self._numbers = {p: str(shard) for shard, p in enumerate(self.partitions)}
+        self._caps = (str(settings.record_cap), str(settings.tombstone_cap))
+        self._keys: dict[int, _Keys] = {}
 
-    async def deduct(self, partition: int, requests: bytes) -> Served:
-        """Serve packed requests at one shard. MissingShardError, StockUnavailableError."""
-        reply = await self._cluster.run(
+    async def deduct(
+        self, partition: int, requests: bytes, *, mode: Mode = Mode.HOME, hasty: bool = False
+    ) -> Served:
+        """Serve packed requests at one shard. MissingShardError, StockUnavailableError.
+
+        `hasty`: do not wait for a node that is away.
+        """
+        keys_ = self._keys_of(partition)
+        reply, may_echo = await self._cluster.run_noting(
             _DEDUCT,
             partition,
-            self._keys[partition] + self._record_keys[partition],
-            (self._product, self._layout, self._cap, requests),
+            keys_.shard + keys_.memory,
+            (self._product, self._layout, *self._caps, self._number(partition), mode, requests),
             lane=LaneKind.WRITE,
+            hasty=hasty,
         )
-        return _served(reply)
+        return _served(reply, may_echo=may_echo)
 
     async def put(self, transfer: OpenTransfer, requests: bytes = NO_REQUESTS) -> Served:
         """Let a take's units arrive and serve packed requests with them, in one step."""
-        receiver = transfer.receiver
-        reply = await self._cluster.run(
+        keys_ = self._keys_of(transfer.receiver)
+        reply, may_echo = await self._cluster.run_noting(
             _PUT,
-            receiver,
-            self._keys[receiver] + self._record_keys[receiver],
+            transfer.receiver,
+            keys_.shard + keys_.memory,
             (
                 self._product,
                 self._layout,
-                self._cap,
+                *self._caps,
+                self._number(transfer.receiver),
                 requests,
                 str(transfer.donor),
                 str(transfer.number),
@@ -151,14 +215,14 @@ class Shards:
             lane=LaneKind.MOVE,
         )
         self._cluster.metrics.moves.labels("put").inc()
-        return _served(reply)
+        return _served(reply, may_echo=may_echo)
 
     async def take(self, donor: int, *, receiver: int, number: int, quantity: int) -> Taken:
         """Take up to `quantity` units out of a shard for another."""
         reply = await self._cluster.run(
             _TAKE,
             donor,
-            self._keys[donor],
+            self._keys_of(donor).shard,
             (
                 self._product,
                 str(donor),
@@ -173,12 +237,53 @@ class Shards:
         self._cluster.metrics.moves.labels(word).inc()
         return Taken(word, tuple(n for n in reply[3:] if isinstance(n, int)))
 
+    async def resolve(self, partition: int, request_id: str, tombstone: Tombstone) -> Found:
+        """What became of a request here; where nothing did, leave a tombstone."""
+        keys_ = self._keys_of(partition)
+        reply = await self._cluster.run(
+            _RESOLVE,
+            partition,
+            keys_.shard + keys_.memory,
+            (self._product, self._layout, self._caps[1], request_id, tombstone),
+            lane=LaneKind.WRITE,
+        )
+        _word(reply)
+        status, quantity = reply[3], reply[4]
+        assert isinstance(status, bytes)
+        assert isinstance(quantity, int)
+        return Found(Status(status.decode()), quantity)
+
+    async def undo(
+        self, partition: int, *, epoch: int, request_id: str, quantity: int, undone: EventId
+    ) -> str:
+        """Bring the units of a second effect back. Returns the script's word."""
+        keys_ = self._keys_of(partition)
+        reply = await self._cluster.run(
+            _UNDO,
+            partition,
+            keys_.shard + keys_.memory,
+            (self._product, str(epoch), request_id, str(quantity), str(undone)),
+            lane=LaneKind.MOVE,
+        )
+        return _word(reply)
+
+    async def tell(self, partition: int, *, epoch: int, version: int, serves: bool) -> str:
+        """Tell one shard of a layout. Returns the script's word."""
+        reply = await self._cluster.run(
+            _TELL,
+            partition,
+            self._keys_of(partition).shard,
+            (self._product, str(epoch), str(version), str(int(serves))),
+            lane=LaneKind.MOVE,
+        )
+        return _word(reply)
+
     async def ack(self, transfer: OpenTransfer) -> None:
         """Close a take's note, after its put."""
         reply = await self._cluster.run(
             _ACK,
             transfer.donor,
-            self._keys[transfer.donor],
+            self._keys_of(transfer.donor).shard,
             (self._product, str(transfer.receiver), str(transfer.number)),
             lane=LaneKind.MOVE,
         )
@@ -206,7 +311,7 @@ class Shards:
         reply = await self._cluster.run(
             _GATHER,
             partition,
-            self._keys[partition][:2],
+            self._keys_of(partition).shard[:2],
             (str(GATHERING_MS),),
             lane=LaneKind.WRITE,
         )
@@ -215,45 +320,67 @@ class Shards:
     async def read(self, partition: int) -> ShardReading:
         """Read one shard."""
         reply = await self._cluster.run(
-            _SHARD, partition, self._keys[partition][:2], (), lane=LaneKind.READ
+            _SHARD, partition, self._keys_of(partition).shard[:2], (), lane=LaneKind.READ
         )
         _word(reply)
         return _reading(partition, reply)
 
     async def read_all(self) -> list[ShardReading]:
-        """Read all shards, in their order. The reads are no snapshot.
+        """Read all shards, in their order, and behind them the retired ones. The reads are no snapshot.
 
         StockUnavailableError if any shard cannot be read.
         """
-        results = await gather(*map(self.read, self.partitions), return_exceptions=True)
+        everywhere = self.partitions + self.retired
+        results = await gather(*map(self.read, everywhere), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
         return [result for result in results if isinstance(result, ShardReading)]
 
+    async def was_visited(self, partition: int) -> bool:
+        """Whether a shard ever stood in for the home of a request. StockUnavailableError, at once if its
+        node is known to be away."""
+        if self._cluster.is_down(partition):
+            raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{partition:02d} is away")
+        key = self._keys_of(partition).shard[1]
+        reply = await self._cluster.command(
+            partition, "HGET", key, "visited", lane=LaneKind.READ, hasty=True
+        )
+        return reply is not None
+
     async def adjust(
-        self, partition: int, kind: str, *, request_id: str, quantity: int, reason: str
+        self,
+        partition: int,
+        kind: str,
+        *,
+        request_id: str,
+        quantity: int,
+        reason: str,
+        look: bool = False,
     ) -> Served:
-        """`restock` or `remove` units at one shard."""
-        reply = await self._cluster.run(
+        """`restock` or `remove` units at one shard; `look`: only say whether it was done there."""
+        # Nothing is ever done under version 0: that asks for the answer to an earlier request only.
+        layout = "0" if look else self._layout
+        keys_ = self._keys_of(partition)
+        reply, may_echo = await self._cluster.run_noting(
             _RESTOCK if kind == "restock" else _REMOVE,
             partition,
-            self._keys[partition] + self._record_keys[partition],
-            (self._product, self._layout, self._cap, request_id, str(quantity), reason),
+            keys_.shard + keys_.memory,
+            (self._product, layout, self._caps[0], request_id, str(quantity), reason),
             lane=LaneKind.WRITE,
         )
         _word(reply)
         _, _, _, available, status, state = reply
         assert isinstance(available, int)
         assert isinstance(status, bytes)
-        return Served(available, status, (), _state(state))
+        return Served(available, status, (), _state(state), may_echo)
 
     async def load(self, partition: int, amount: int, plan: LoadPlan) -> Loaded:
         """Put units into one shard."""
         reply = await self._cluster.run(
             _LOAD,
             partition,
-            (*self._keys[partition], self._info_keys[partition]),
+            (*self._keys_of(partition).shard, self._keys_of(partition).info),
             (
                 self._product,
                 str(plan.epoch),
@@ -280,7 +407,7 @@ class Shards:
         reply = await self._cluster.run(
             _STATE,
             partition,
-            self._keys[partition],
+            self._keys_of(partition).shard,
             (self._product, str(epoch), source, target),
             lane=LaneKind.MOVE,
         )
@@ -292,12 +419,28 @@ class Shards:
         reply = await self._cluster.run(
             _CLOSE,
             partition,
-            self._keys[partition],
+            self._keys_of(partition).shard,
             (self._product, str(epoch)),
             lane=LaneKind.MOVE,
         )
         word = _word(reply)
         return str(reply[3], "ascii") if word == "busy" and isinstance(reply[3], bytes) else word
+
+    def _number(self, partition: int) -> str:
+        """What callers are told; of a shard that no caller is served at, nothing."""
+        return self._numbers.get(partition, "0")
+
+    def _keys_of(self, partition: int) -> _Keys:
+        found = self._keys.get(partition)
+        if found is None:
+            tag = self._cluster.tags[partition]
+            ledger = ledger_of(self.product_id, LEDGERS)
+            found = self._keys[partition] = _Keys(
+                (keys.head(tag), keys.stock(tag, self.product_id), keys.events(tag, ledger)),
+                keys.memory(tag),
+                keys.product_info(tag, self.product_id),
+            )
+        return found
 
 
 def _word(reply: Sequence[object]) -> str:
@@ -313,13 +456,13 @@ def _state(value: object) -> State:
     return State(value.decode())
 
 
-def _served(reply: Sequence[object]) -> Served:
+def _served(reply: Sequence[object], *, may_echo: bool) -> Served:
     _word(reply)
     _, _, _, available, statuses, firsts, state = reply
     assert isinstance(available, int)
     assert isinstance(statuses, bytes)
     assert isinstance(firsts, list)
-    return Served(available, statuses, firsts, _state(state))
+    return Served(available, statuses, firsts, _state(state), may_echo)
 
 
 def _reading(partition: int, reply: Sequence[object]) -> ShardReading:
@@ -351,6 +494,7 @@ def _parsed(partition: int, reply: Sequence[object]) -> ShardReading:
         epoch=int(fields[b"epoch"]),
         state=_state(fields[b"state"]),
         frozen=fields[b"frozen"] != b"0",
+        serves=fields.get(b"serves") != b"0",
         last_out={receiver: int(number) for receiver, (number, _) in notes.items()},
         open_transfers=tuple(
             OpenTransfer(partition, receiver, int(number), int(units))

@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from sharding.answers import INSUFFICIENT, MISSING, answers, unavailable
+from sharding.answers import INSUFFICIENT, MISSING, SOLD_OUT, answers, unavailable
 from sharding.errors import StockUnavailableError
 from sharding.metrics import StockMetrics
-from sharding.outcomes import Answer, Deduction, Reason
+from sharding.notes import NOTE_S, Note
+from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.packing import pack
-from sharding.shards import MissingShardError, OpenTransfer, Served, ShardReading, Shards
+from sharding.shards import MissingShardError, Mode, OpenTransfer, Served, ShardReading, Shards
 from sharding.turnstile import Turnstile
 
 ROUNDS_MIN = 64
@@ -46,7 +47,7 @@ class Survey(NamedTuple):
     readings: Sequence[ShardReading]
     proven: bool
     on_sale: bool = True
-    """Whether every shard was open, in the layout that was asked for."""
+    """Whether every shard of the layout that was asked for was open and served it."""
 
     @property
     def available(self) -> int:
@@ -68,7 +69,8 @@ class Survey(NamedTuple):
 async def survey(shards: Shards) -> Survey:
     """Read all shards twice. StockUnavailableError or MissingShardError if one cannot be read."""
     first = await shards.read_all()
-    on_sale = all(reading.is_on_sale(shards.layout) for reading in first)
+    serving = first[: len(shards.partitions)]
+    on_sale = all(reading.is_on_sale(shards.layout) for reading in serving)
     if any(reading.open_transfers for reading in first):
         return Survey(first, proven=False, on_sale=on_sale)
     second = await shards.read_all()
@@ -84,15 +86,39 @@ class Shortage:
         self._metrics = metrics
         self._rounds_max = max(ROUNDS_MIN, 2 * shards.layout.shards)
         self._surveys = Turnstile(self._survey, name=f"survey {shards.product_id}")
+        self._note: Note | None = None
+
+    @property
+    def note(self) -> Note | None:
+        """The last proof, None if it is too old to refuse anybody."""
+        note = self._note
+        if note is not None and asyncio.get_running_loop().time() >= note.until_s:
+            note = self._note = None
+        return note
+
+    @property
+    def is_proving(self) -> bool:
+        """Whether the shards are being read just now."""
+        return self._surveys.is_running
+
+    def forget_note(self) -> None:
+        """Units have come in."""
+        self._note = None
+
+    async def renew_note(self) -> None:
+        """Prove it again before the note ends, as long as there is somebody to refuse."""
+        try:
+            await self._surveys.run()
+        except (StockUnavailableError, MissingShardError):
+            self._metrics.proofs.labels("failed").inc()
 
     async def settle(self, home: int, requests: Sequence[Deduction]) -> list[Answer]:
         """Answer requests that the shard in partition `home` had too few units for, in their order.
 
         Every failure is an answer.
         """
-        answered: Answered = {}
-        failure = await self._settle(home, dict(enumerate(requests)), answered)
-        return [answered.get(i, failure) for i in range(len(requests))]
+        case = _Case(home, requests)
+        return case.answers(await self._settle(case))
 
     async def gather(self, home: int, quantity: int, *, at_home: int) -> Gathered:
         """Take one step towards `quantity` units at `home`, which has `at_home`.
@@ -111,91 +137,107 @@ class Shortage:
         if donor is None:
             return Gathered.NOTHING_NOW
         lacking = max(1, quantity - at_home)
-        transfer = await self._take(home, donor, quantity=lacking, least=lacking)
+        await self._shards.mark_gathering(home)
+        transfer = await self._take(home, donor, quantity=lacking)
         if transfer is None:
             return Gathered.NOTHING_NOW
         await self._shards.put(transfer)
         await self._ack(transfer)
         return Gathered.SOME
 
-    async def _settle(self, home: int, waiting: dict[int, Deduction], answered: Answered) -> Answer:
-        """Fill in `answered`; returns the answer to all that are still waiting at the end."""
-        for _ in range(self._rounds_max):
+    async def _settle(self, case: "_Case") -> Answer:
+        """Close the case as far as possible; returns the answer to all that are still waiting then."""
+        note = self.note
+        if note is not None:
+            await self._refuse(case, case.waiting_for_more_than(note.available))
+        for step in range(self._rounds_max):
+            if not case.waiting:
+                break
             try:
                 seen = await self._surveys.run()
-                done = await self._settle_once(home, waiting, seen)
+                went_on = await self._settle_once(case, seen, insists=step > 0)
             except StockUnavailableError as failure:
                 return unavailable(_reason(failure))
             except MissingShardError:
                 return MISSING
-            if done is None:
+            if not went_on:
                 await asyncio.sleep(YIELD_S)
-                continue
-            answered.update(done)
-            for position in done:
-                del waiting[position]
-            if not waiting:
-                break
         return unavailable(Reason.CONTENDED)
 
     async def _survey(self) -> Survey:
+        begun_s = asyncio.get_running_loop().time()
         result = await survey(self._shards)
         self._metrics.proofs.labels("proven" if result.proven else "moved").inc()
+        self._note = None
+        if result.proven and result.on_sale:
+            self._note = Note(result.available, begun_s + NOTE_S)
         return result
 
-    async def _settle_once(self, home: int, waiting: Waiting, seen: Survey) -> Answered | None:
-        """Take one step; returns the requests that it answered, None if there was nothing to do."""
+    async def _settle_once(self, case: "_Case", seen: Survey, *, insists: bool) -> bool:
+        """Take one step; whether there was anything to do.
+
+        `insists`: an earlier step was not enough, so another home may be taking units away from here.
+        """
         if seen.open_transfers:
             await self._finish(seen.open_transfers)
-            return {}
+            return True
         if not seen.on_sale:
-            return _without_short(await self._ask_home(home, waiting)) or None
-        hopeless = {i: r for i, r in waiting.items() if r.quantity > seen.available}
+            return case.close(await self._ask_home(case, case.waiting)) > 0
+        hopeless = case.waiting_for_more_than(seen.available)
         if hopeless and seen.proven:
-            return await self._refuse(home, hopeless)
-        donor = seen.richest_but(home)
+            await self._refuse(case, hopeless)
+            return True
+        donor = seen.richest_but(case.home)
         if donor is None:
-            return _without_short(await self._ask_home(home, waiting))
-        return await self._bring(home, donor, waiting, seen.available_at(home))
+            case.close(await self._ask_home(case, case.waiting))
+            return True
+        return await self._bring(case, donor, seen.available_at(case.home), insists=insists)
 
     async def _finish(self, transfers: Iterable[OpenTransfer]) -> None:
         for transfer in transfers:
             await self._shards.finish(transfer)
 
-    async def _refuse(self, home: int, hopeless: Waiting) -> Answered:
-        """An earlier copy may have been accepted since home was asked: look again, last of all."""
-        repeated = {i: request for i, request in hopeless.items() if request.attempt != 1}
-        refused = {i: INSUFFICIENT for i in hopeless if i not in repeated}
-        return refused | (await self._ask_home(home, repeated) if repeated else {})
+    async def _refuse(self, case: "_Case", hopeless: Waiting) -> None:
+        """An earlier copy may have been accepted since home was asked: look again, last of all.
 
-    async def _ask_home(self, home: int, waiting: Waiting) -> Answered:
-        asking = self._shards.deduct(home, pack(waiting.values()))
-        answered, _ = await self._served(home, waiting, asking)
+        A retry's refusal is final, so that the caller who gives up is never sold to later.
+        """
+        case.close({i: SOLD_OUT for i, r in hopeless.items() if r.attempt == 1})
+        unsure = {i: r for i, r in hopeless.items() if r.attempt == 0}
+        if unsure:
+            asked = await self._ask_home(case, unsure)
+            case.close({i: SOLD_OUT if case.is_short(i, a) else a for i, a in asked.items()})
+        repeated = {i: case.waiting[i] for i in hopeless if i in case.waiting}
+        if repeated:
+            case.close(await self._ask_home(case, repeated, mode=Mode.FINAL))
+
+    async def _ask_home(
+        self, case: "_Case", requests: Waiting, *, mode: Mode = Mode.HOME
+    ) -> Answered:
+        asking = self._shards.deduct(case.home, pack(requests.values()), mode=mode)
+        answered, _ = await self._served(case, requests, asking)
         return answered
 
     async def _bring(
-        self, home: int, donor: ShardReading, waiting: Waiting, at_home: int
-    ) -> Answered | None:
-        quantity = units_to_move(waiting.values(), at_home=at_home, at_donor=donor.available)
-        least = min(request.quantity for request in waiting.values()) - at_home
-        transfer = await self._take(home, donor, quantity=quantity, least=least)
+        self, case: "_Case", donor: ShardReading, at_home: int, *, insists: bool
+    ) -> bool:
+        requests = dict(case.waiting)
+        quantity = units_to_move(requests.values(), at_home=at_home, at_donor=donor.available)
+        least = min(request.quantity for request in requests.values()) - at_home
+        if insists or donor.available < least:
+            await self._shards.mark_gathering(case.home)
+        transfer = await self._take(case.home, donor, quantity=quantity)
         if transfer is None:
-            return None
-        putting = self._shards.put(transfer, pack(waiting.values()))
-        answered, is_done = await self._served(home, waiting, putting)
+            return False
+        putting = self._shards.put(transfer, pack(requests.values()))
+        answered, is_done = await self._served(case, requests, putting)
         if is_done:
             await self._ack(transfer)
-        return _without_short(answered)
+        case.close(answered)
+        return True
 
-    async def _take(
-        self, home: int, donor: ShardReading, *, quantity: int, least: int
-    ) -> OpenTransfer | None:
-        """Begin a transfer to `home`; None if the donor gives nothing now.
-
-        Where one donor has less than the `least` that helps, home says that it is gathering.
-        """
-        if donor.available < least:
-            await self._shards.mark_gathering(home)
+    async def _take(self, home: int, donor: ShardReading, *, quantity: int) -> OpenTransfer | None:
+        """Begin a transfer to `home`; None if the donor gives nothing now."""
         number = donor.last_out.get(home, 0) + 1
         taken = await self._shards.take(
             donor.partition, receiver=home, number=number, quantity=quantity
@@ -205,7 +247,7 @@ class Shortage:
         return OpenTransfer(donor.partition, home, number, taken.numbers[0])
 
     async def _served(
-        self, partition: int, waiting: Waiting, serving: Awaitable[Served]
+        self, case: "_Case", requests: Waiting, serving: Awaitable[Served]
     ) -> tuple[Answered, bool]:
         """The answers of a step that serves requests, and whether it was carried out.
 
@@ -214,10 +256,13 @@ class Shortage:
         try:
             served = await serving
         except StockUnavailableError as failure:
-            return dict.fromkeys(waiting, unavailable(failure.reason)), False
-        shard = self._shards.partitions.index(partition)
-        given = answers(list(waiting.values()), served, shard=shard)
-        return dict(zip(waiting, given, strict=True)), True
+            return dict.fromkeys(requests, unavailable(failure.reason)), False
+        shard = self._shards.partitions.index(case.home)
+        given = answers(list(requests.values()), served, shard=shard)
+        answered = dict(zip(requests, given, strict=True))
+        if served.may_echo:
+            case.note_echoes(i for i, answer in answered.items() if answer is INSUFFICIENT)
+        return answered, True
 
     async def _ack(self, transfer: OpenTransfer) -> None:
         try:
@@ -235,8 +280,52 @@ def units_to_move(requests: Iterable[Deduction], *, at_home: int, at_donor: int)
     return max(1, lacking, even_share)
 
 
-def _without_short(answered: Answered) -> Answered:
-    return {i: answer for i, answer in answered.items() if answer is not INSUFFICIENT}
+class _Case:
+    """Requests of one home on their way to their answers, by their position in what was asked."""
+
+    __slots__ = ("_answered", "_echoing", "_size", "home", "waiting")
+
+    def __init__(self, home: int, requests: Sequence[Deduction]) -> None:
+        self.home = home
+        self.waiting = dict(enumerate(requests))
+        self._size = len(requests)
+        self._answered: Answered = {}
+        self._echoing: set[int] = set()
+
+    def waiting_for_more_than(self, units: int) -> dict[int, Deduction]:
+        return {i: request for i, request in self.waiting.items() if request.quantity > units}
+
+    def note_echoes(self, positions: Iterable[int]) -> None:
+        """A lost try of these may run yet: if they are refused, then for good."""
+        for i in positions:
+            self._echoing.add(i)
+            self.waiting[i] = self.waiting[i]._replace(attempt=2)
+
+    def is_short(self, position: int, answer: Answer) -> bool:
+        """Whether home has too few units, and no lost try may change that yet."""
+        return answer is INSUFFICIENT and position not in self._echoing
+
+    def close(self, answered: Answered) -> int:
+        """Take answers; who is short goes on waiting. Returns how many were answered."""
+        final = {i: answer for i, answer in answered.items() if answer is not INSUFFICIENT}
+        self._answered.update(final)
+        for position in final:
+            del self.waiting[position]
+        return len(final)
+
+    def answers(self, failure: Answer) -> list[Answer]:
+        """All answers in their order; `failure` to those that wait in vain."""
+        return [
+            unknown_if_echoing(self._answered.get(i, failure), is_echoing=i in self._echoing)
+            for i in range(self._size)
+        ]
+
+
+def unknown_if_echoing(answer: Answer, *, is_echoing: bool) -> Answer:
+    """Nobody can say that nothing happened to a request of which a lost try may run yet."""
+    if is_echoing and answer.outcome is Outcome.UNAVAILABLE:
+        return unavailable(Reason.OUTCOME_UNKNOWN)
+    return answer
 
 
 _MAY_HAVE_RUN = frozenset((Reason.OUTCOME_UNKNOWN, Reason.NOT_REPLICATED))

@@ -20,6 +20,11 @@ class Turnstile(Generic[Result]):
         self._running: asyncio.Task[Result] | None = None
         self._next: asyncio.Task[Result] | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a run is under way."""
+        return self._running is not None and not self._running.done()
+
     async def run(self) -> Result:
         """The result of a run that starts after this call. Cancelling a caller does not end the run."""
         if self._next is not None:

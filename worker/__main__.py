@@ -6,8 +6,9 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import structlog
 import uvloop
@@ -18,12 +19,15 @@ from structlog.tracebacks import ExceptionDictTransformer
 
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database, backoff_s
+from ledger.demand import Demand
 from ledger.errors import LedgerUnavailableError, PartitionsDifferError, SchemaError
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
+from ledger.layouts import Layouts
 from ledger.leases import Leases
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import require_schema
+from ledger.outbox import Outbox
 from ledger.products import Products
 from ledger.raw_events import RawEvents
 from ledger.settings import explain
@@ -33,13 +37,18 @@ from sharding.metrics import StockMetrics
 from sharding.partitions import Partitions
 from sharding.settings import parse_address
 from sharding.shards import LEDGERS
+from sharding.stock import Stock
 from worker.applier import Applier
+from worker.demand import DemandKeeper
 from worker.drain import Drain
 from worker.keeper import Keeper
+from worker.layouts import Reshaper
 from worker.metrics import WorkerMetrics
+from worker.outbox import Errands, Undos
 from worker.settings import WorkerSettings
 from worker.share import Share
 from worker.tenancy import Tenancy
+from worker.transfers import Transfers
 from worker.waiting import wait_until
 
 WRONG_SET_UP = 2
@@ -72,45 +81,94 @@ async def _work(
     settings: WorkerSettings, registry: CollectorRegistry, failpoints: Failpoints
 ) -> None:
     stop = _stop_event()
-    ledger_metrics, metrics = LedgerMetrics(registry), WorkerMetrics(registry)
+    ledger_metrics, stock_metrics = LedgerMetrics(registry), StockMetrics(registry)
     async with AsyncExitStack() as resources:
         database = Database.from_settings(settings, ledger_metrics)
         resources.push_async_callback(database.close)
-        checkpoints = Checkpoints(database)
-        await _ledger_ready(database, checkpoints, settings.partitions, stop)
-        cluster = await _connected(settings, StockMetrics(registry), stop)
+        await _ledger_ready(database, Checkpoints(database), settings.partitions, stop)
+        cluster = await _connected(settings, stock_metrics, stop)
         if cluster is None:
             return
         resources.push_async_callback(cluster.close)
-        partitions = Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS)
+        stock = Stock(cluster, stock_metrics)
+        resources.push_async_callback(stock.drain)
+        journal = Journal(database, ledger_metrics, failpoints)
+        metrics = WorkerMetrics(registry)
         share = Share(metrics, trim_lag_s=settings.trim_lag_s)
         leases = Leases(database, worker=_name(), ttl_s=settings.lease_ttl_s)
         tenancy = Tenancy(share, leases, metrics, ttl_s=settings.lease_ttl_s)
-        applier = Applier(Journal(database, ledger_metrics, failpoints))
-        drain = Drain(share, partitions, checkpoints, applier, settings, metrics, failpoints)
-        keeper = Keeper(
-            share,
-            partitions,
-            checkpoints,
-            RawEvents(database),
-            Products(database),
-            settings,
-            metrics,
-            failpoints,
-        )
         resources.push_async_callback(tenancy.end)
-        await _run_until_stopped(stop, tenancy, drain, keeper)
+        loops = {
+            "tenancy": tenancy,
+            **_of_streams(share, cluster, database, journal, settings, metrics, failpoints),
+            **_of_stock(share, stock, database, metrics),
+            **_of_layouts(share, stock, database, settings, metrics),
+        }
+        await _run_until_stopped(stop, loops)
 
 
-async def _run_until_stopped(
-    stop: asyncio.Event, tenancy: Tenancy, drain: Drain, keeper: Keeper
-) -> None:
+class _Loop(Protocol):
+    async def run(self, stop: asyncio.Event) -> None: ...
+
+
+def _of_streams(
+    share: Share,
+    cluster: Cluster,
+    database: Database,
+    journal: Journal,
+    settings: WorkerSettings,
+    metrics: WorkerMetrics,
+    failpoints: Failpoints,
+) -> Mapping[str, _Loop]:
+    """What carries events into the ledger, and the upkeep of their partitions."""
+    partitions = Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS)
+    checkpoints = Checkpoints(database)
+    drain = Drain(share, partitions, checkpoints, Applier(journal), settings, metrics, failpoints)
+    keeper = Keeper(
+        share,
+        partitions,
+        checkpoints,
+        RawEvents(database),
+        Products(database),
+        settings,
+        metrics,
+        failpoints,
+    )
+    return {"drain": drain, "keeper": keeper}
+
+
+def _of_stock(
+    share: Share, stock: Stock, database: Database, metrics: WorkerMetrics
+) -> Mapping[str, _Loop]:
+    """What carries the ledger's findings back to the live stock."""
+    outbox = Outbox(database)
+    return {
+        "undos": Errands(share, outbox, Undos(stock, outbox, metrics), metrics),
+        "transfers": Errands(share, outbox, Transfers(stock, outbox, metrics), metrics),
+    }
+
+
+def _of_layouts(
+    share: Share,
+    stock: Stock,
+    database: Database,
+    settings: WorkerSettings,
+    metrics: WorkerMetrics,
+) -> Mapping[str, _Loop]:
+    """What brings products' layouts about, and asks for others by the demand."""
+    layouts = Layouts(database)
+    return {
+        "layouts": Reshaper(share, stock, layouts, settings, metrics),
+        "demand": DemandKeeper(share, stock, Demand(database), layouts, settings, metrics),
+    }
+
+
+async def _run_until_stopped(stop: asyncio.Event, loops: Mapping[str, _Loop]) -> None:
     """All loops, and after `stop` a moment for the batch in hand; the next worker has it otherwise."""
     try:
         async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as tasks:
-            tasks.create_task(tenancy.run(stop), name="tenancy")
-            tasks.create_task(drain.run(stop), name="drain")
-            tasks.create_task(keeper.run(stop), name="keeper")
+            for name, loop in loops.items():
+                tasks.create_task(loop.run(stop), name=name)
             await stop.wait()
             limit.reschedule(asyncio.get_running_loop().time() + STOP_GRACE_S)
     except TimeoutError:

@@ -11,9 +11,14 @@ from ledger.batch import (
     LedgerBatch,
     Letter,
     Move,
+    NewLayout,
+    Opening,
     ProductChange,
+    SecondEffect,
     ShardChange,
     ShardKey,
+    TransferKey,
+    Undone,
 )
 from ledger.products import JournalKind
 from sharding.events import Event, EventId, Kind, MalformedEventError, Sale, anchor, decode
@@ -24,6 +29,7 @@ _JOURNAL_KIND = {
     Kind.PUT: JournalKind.DEDUCT,
     Kind.RESTOCK: JournalKind.RESTOCK,
     Kind.REMOVE: JournalKind.REMOVE,
+    Kind.RESHARD: JournalKind.LAYOUT,
 }
 
 
@@ -91,8 +97,9 @@ def cut(chunks: Sequence[Chunk], rows_max: int) -> Iterator[list[Chunk]]:
 def merge(chunks: Sequence[Chunk], taken: AbstractSet[EffectKey] | None = None) -> LedgerBatch:
     """Add the entries up per product and per shard.
 
-    `taken` are the effects that the journal has already: a second one is set aside, and so is a second
-    one within the batch. None: nobody has looked, and the journal's unique key will tell.
+    `taken` are the effects that the journal has already: a second one does not count for the product
+    and is to be undone or set aside, and so is a second one within the batch. None: nobody has looked,
+    and the journal's unique key will tell.
     """
     batch = LedgerBatch()
     seen = None if taken is None else set(taken)
@@ -123,16 +130,27 @@ def _add(
 def _add_to_product(
     batch: LedgerBatch, partition: int, entry: Entry, event: Event, seen: set[EffectKey] | None
 ) -> None:
+    if event.kind is Kind.UNDO:
+        undone = Undone(event.product_id, partition, event.undone, event.request_id, event.id)
+        batch.undone.append(undone)
+        return
     effects = _effects(partition, event)
     if effects is None:
         return
     if seen is not None:
-        effects = _first_ones(batch, entry, effects, seen)
+        effects = _first_ones(batch, entry, event, effects, seen)
     if not effects.sales:
         return
     batch.effects.append(effects)
+    if effects.kind is JournalKind.LAYOUT:
+        _change_layout(batch, event)
+    else:
+        _add_units_to_product(batch, effects)
+
+
+def _add_units_to_product(batch: LedgerBatch, effects: Effects) -> None:
     units = sum([sale.quantity for sale in effects.sales])
-    change = batch.products.setdefault(event.product_id, ProductChange())
+    change = batch.products.setdefault(effects.product_id, ProductChange())
     if effects.kind is JournalKind.DEDUCT:
         change.available -= units
         change.sold += units
@@ -142,43 +160,86 @@ def _add_to_product(
         change.available += signed
 
 
+def _change_layout(batch: LedgerBatch, event: Event) -> None:
+    """The newest layout of the batch is the product's, in whichever order the streams tell of them."""
+    known = batch.layouts.get(event.product_id)
+    if known is None or known.version < event.layout:
+        former = " ".join(map(str, event.former))
+        batch.layouts[event.product_id] = NewLayout(event.layout, event.shards, former)
+
+
 def _effects(partition: int, event: Event) -> Effects | None:
     kind = _JOURNAL_KIND.get(event.kind)
     if kind is None:
         return None
     sales: Sequence[Sale] = event.sales
-    if kind is not JournalKind.DEDUCT:
+    remark = event.reason
+    if kind is JournalKind.LAYOUT:
+        sales = (Sale(f"layout {event.layout}", 0, user_id=0, order_id=0),)
+        remark = event.reason or f"{event.shards} shards"
+    elif kind is not JournalKind.DEDUCT:
         sales = (Sale(event.request_id, event.quantity, user_id=0, order_id=0),)
-    return Effects(partition, event.id, event.product_id, kind, event.at_ms, event.reason, sales)
+    return Effects(partition, event.id, event.product_id, kind, event.at_ms, remark, sales)
 
 
 def _first_ones(
-    batch: LedgerBatch, entry: Entry, effects: Effects, seen: set[EffectKey]
+    batch: LedgerBatch, entry: Entry, event: Event, effects: Effects, seen: set[EffectKey]
 ) -> Effects:
-    """Without the requests that had their effect before; those become dead letters."""
+    """Without the requests that had their effect before."""
     sales = []
+    here: set[str] = set()
     for sale, key in zip(effects.sales, effects.keys(), strict=True):
-        if key in seen:
-            reason = f"duplicate_effect {key.kind} of {sale.quantity} units"
-            letter = Letter(effects.partition, entry, key.product_id, key.request_id, reason)
-            batch.letters.append(letter)
-        else:
+        if key not in seen:
             seen.add(key)
             sales.append(sale)
+        elif effects.kind is JournalKind.DEDUCT and sale.request_id not in here:
+            batch.seconds.append(_second_effect(effects.partition, event, sale))
+        elif effects.kind is not JournalKind.LAYOUT:
+            batch.letters.append(_duplicate(effects.partition, entry, key, sale))
+        here.add(sale.request_id)
     return effects._replace(sales=sales)
 
 
+def _second_effect(partition: int, event: Event, sale: Sale) -> SecondEffect:
+    return SecondEffect(
+        product_id=event.product_id,
+        partition=partition,
+        epoch=event.epoch,
+        event_id=event.id,
+        request_id=sale.request_id,
+        quantity=sale.quantity,
+    )
+
+
+def _duplicate(partition: int, entry: Entry, key: EffectKey, sale: Sale) -> Letter:
+    """A second effect that no script brings back: of a correction, or of one list twice."""
+    reason = f"duplicate_effect {key.kind} of {sale.quantity} units"
+    return Letter(partition, entry, key.product_id, key.request_id, reason)
+
+
 def _add_to_shard(batch: LedgerBatch, partition: int, event: Event) -> None:
+    if event.counts is None:
+        return
     key = ShardKey(event.product_id, partition)
-    if event.kind is Kind.LOAD:
-        loaded = ShardChange(reset=True, epoch=event.epoch, layout_version=event.layout)
-        batch.shards[key] = loaded
+    if event.kind is Kind.LOAD or event.joins:
+        batch.shards[key] = ShardChange(reset=True, epoch=event.epoch)
     change = batch.shards.setdefault(key, ShardChange())
     _add_units(change, event)
+    change.layout_version = event.layout or change.layout_version
     change.state = event.state or change.state
     change.last_event = event.id
-    assert event.counts is not None  # every kind that concerns a shard has them
     change.counts = event.counts
+    if event.kind in (Kind.TAKE, Kind.ACK):
+        _follow_transfer(batch, partition, event)
+
+
+def _follow_transfer(batch: LedgerBatch, partition: int, event: Event) -> None:
+    """Most transfers begin and end within one batch and leave no trace."""
+    key = TransferKey(event.product_id, partition, event.peer, event.transfer)
+    if event.kind is Kind.TAKE:
+        batch.opened[key] = Opening(event.epoch, event.quantity, event.id)
+    elif batch.opened.pop(key, None) is None:
+        batch.ended.append(key)
 
 
 def _add_units(change: ShardChange, event: Event) -> None:
@@ -197,7 +258,10 @@ def _add_units(change: ShardChange, event: Event) -> None:
         case Kind.PUT:
             change.available += units
             change.in_transit -= units
+        case Kind.UNDO:
+            change.available += units
+            change.sold -= units
         case _:
-            pass  # a deduction's units are its sales'; opened, state and ack move none
+            pass  # a deduction's units are its sales'; the other kinds move none
     change.available -= sold
     change.sold += sold

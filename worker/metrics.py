@@ -81,3 +81,51 @@ class WorkerMetrics:
             "Applied entries removed from the streams",
             registry=registry,
         )
+        self.undos = Counter(
+            "inventory_worker_undos_total",
+            "Attempts to return the units of a request's second effect, by what they came to",
+            ["result"],
+            registry=registry,
+        )
+        self.undos_open = Gauge(
+            "inventory_worker_undos_open",
+            "Second effects in served partitions whose units have not come back",
+            registry=registry,
+        )
+        self.transfers_finished = Counter(
+            "inventory_worker_transfers_finished_total",
+            "Transfers brought to their end that whoever began them had left open",
+            registry=registry,
+        )
+        self.transfers_put_off = Counter(
+            "inventory_worker_transfers_put_off_total",
+            "Attempts to end a transfer that are to be repeated, by reason",
+            ["reason"],
+            registry=registry,
+        )
+        self.transfers_stuck = Gauge(
+            "inventory_worker_transfers_stuck",
+            "Transfers from served partitions that have been open for more than 10 seconds",
+            registry=registry,
+        )
+        self.layout_changes = Counter(
+            "inventory_layout_changes_total",
+            "Changes of products' shard counts, by who wanted them and how far they have come",
+            ["cause", "result"],
+            registry=registry,
+        )
+        self.layout_changes_open = Gauge(
+            "inventory_layout_changes_open",
+            "Changes of shard counts of this worker's products that have not come to their end",
+            registry=registry,
+        )
+        self.layout_changes_held_back = Counter(
+            "inventory_layout_changes_held_back_total",
+            "Times that the demand asked for another shard count of a product changed too often lately",
+            registry=registry,
+        )
+        self.units_levelled = Counter(
+            "inventory_levelled_units_total",
+            "Units moved between shards to level them",
+            registry=registry,
+        )

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from ledger.settings import LedgerSettings
+from ledger.settings import DemandSettings, LedgerSettings
 from sharding.settings import StockSettings, parse_address
 
 
-class WorkerSettings(StockSettings, LedgerSettings):
+class WorkerSettings(StockSettings, LedgerSettings, DemandSettings):
     """Where the live stock and the ledger are, and how events are carried from one to the other."""
 
     metrics_address: str = "127.0.0.1:9400"
@@ -27,6 +27,8 @@ class WorkerSettings(StockSettings, LedgerSettings):
     """How long applied events stay in the streams."""
     raw_event_ttl_s: Annotated[int, Field(ge=60, le=864_000)] = 3_600
     """How long applied events stay in the ledger as they were, for recovery."""
+    cold_after_s: Annotated[int, Field(ge=1, le=86_400)] = 300
+    """How long the demand for a product must stay low before it gets fewer shards."""
 
     @field_validator("metrics_address")
     @classmethod

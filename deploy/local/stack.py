@@ -185,8 +185,8 @@ class LocalStack:
         """`host:port` of every metrics port of the servers and workers that were started."""
         servers = [
             self.ports.server_metrics(number) + process
-            for number, processes in self._processes_of_server.items()
-            for process in range(processes)
+            for number in self.servers
+            for process in range(self._processes_of_server[number])
         ]
         workers = [self.ports.worker_metrics(number) for number in self.workers]
         return [f"{HOST}:{port}" for port in servers + workers]

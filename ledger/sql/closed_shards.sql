@@ -1,3 +1,3 @@
-SELECT COUNT(*)
+SELECT IF(SUM(state <> 'closed') > 0, 0, COUNT(*))
 FROM shard_stock
-WHERE product_id = %s AND epoch = %s AND state = 'closed'
+WHERE product_id = %s AND epoch = %s

@@ -1,7 +1,7 @@
 UPDATE product_inventory SET
     status = 'loading',
     epoch = epoch + 1,
-    layout_version = layout_version + 1,
+    layout_version = %s,
     layout_shards = %s,
     available_stock = available_stock - %s,
     buffer_stock = buffer_stock + %s,

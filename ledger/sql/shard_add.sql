@@ -9,5 +9,10 @@ SET
     shard.loaded = shard.loaded + added.loaded,
     shard.in_transit = shard.in_transit + added.in_transit,
     shard.state = IF(added.state = '', shard.state, added.state),
+    shard.layout_version = IF(
+        added.layout_version = 0,
+        shard.layout_version,
+        added.layout_version
+    ),
     shard.event_generation = added.generation,
     shard.event_number = added.number

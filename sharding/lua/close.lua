@@ -38,12 +38,7 @@ end
 local function busy(why) return { "busy", head.generation, head.number, why } end
 if stock.state ~= "closing" then return busy("state") end
 if stock.held > 0 then return busy("held") end
-local fields = redis.call("HGETALL", stock_key)
-for i = 1, #fields, 2 do
-  if string.sub(fields[i], 1, 4) == "out:" and not string.find(fields[i + 1], ":0$") then
-    return busy("in_transit")
-  end
-end
+if has_open_transfers(stock_key) then return busy("in_transit") end
 
 local given_back = stock.available
 stock.available = 0

@@ -54,8 +54,8 @@ if refusal then return refusal end
 -- From here on it must succeed.
 write_counts(loaded)
 redis.call("HSET", stock_key, "layout", int(layout), "epoch", int(epoch), "state", "loading",
-  "frozen", "0")
+  "frozen", "0", "serves", "1")
 redis.call("HSET", info_key, "layout", int(layout), "shards", shards, "epoch", int(epoch), "buffer",
-  buffer, "sold_before", sold_before, "former", former,
-  "loaded_ms", int(now_ms()))
+  buffer, "sold_before", sold_before, "former", former, "earlier", "", "next_layout", "0",
+  "since_ms", int(now_ms()))
 return { "done", head.generation, head.number, amount, "loading" }

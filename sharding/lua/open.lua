@@ -3,10 +3,9 @@
 -- and streams contain everything that the ledger has. Anything else is refused and changes nothing.
 --
 -- KEYS[1] head       hash: the partition's fence
--- KEYS[2] records_0  hash: request records, first generation
--- KEYS[3] records_1  hash: request records, second generation
--- KEYS[4] records_2  hash: request records, third generation
--- KEYS[5] events_0   stream of the first ledger; KEYS[6], KEYS[7] … those of the others
+-- KEYS[2] records_0  hash: request records, first generation; KEYS[3], KEYS[4] the others
+-- KEYS[5] tombstones_0  hash: tombstones, first generation; KEYS[6], KEYS[7] the others
+-- KEYS[8] events_0   stream of the first ledger; KEYS[9], KEYS[10] … those of the others
 --
 -- ARGV[1] partitions   integer >= 1, the cluster's partition count
 -- ARGV[2] checkpoint   "<generation>-<number>" that the first ledger has applied, "0-0" for nothing
@@ -30,10 +29,10 @@ local function type_is(key, expected)
 end
 
 if not type_is(head_key, "hash") then return { "corrupt", "head" } end
-for i = 2, 4 do
+for i = 2, 7 do
   if not type_is(KEYS[i], "hash") then return { "corrupt", "records" } end
 end
-for i = 5, #KEYS do
+for i = 8, #KEYS do
   if not type_is(KEYS[i], "stream") then return { "corrupt", "events" } end
 end
 
@@ -48,7 +47,7 @@ end
 
 -- An entry that somebody added by hand may stand above the head: later events must pass it.
 local generation, number = head.generation, head.number
-for i = 5, #KEYS do
+for i = 8, #KEYS do
   if redis.call("EXISTS", KEYS[i]) == 1 then
     local info = redis.call("XINFO", "STREAM", KEYS[i])
     for j = 1, #info, 2 do
@@ -62,8 +61,8 @@ for i = 5, #KEYS do
   end
 end
 
-for i = 5, #KEYS do
-  local checkpoint, anchor = ARGV[2 * (i - 4)], ARGV[2 * (i - 4) + 1]
+for i = 8, #KEYS do
+  local checkpoint, anchor = ARGV[2 * (i - 7)], ARGV[2 * (i - 7) + 1]
   if checkpoint ~= "0-0" then
     if is_new then return { "no_head" } end
     local at_number = tonumber(string.match(checkpoint, "-(%d+)$"))
@@ -80,7 +79,7 @@ local owner = redis.call("CLUSTER", "MYID")
 head.number = number + 1
 local id = int(head.generation) .. "-" .. int(head.number)
 -- From here on it must succeed.
-for i = 5, #KEYS do
+for i = 8, #KEYS do
   redis.call("XADD", KEYS[i], id, "v", "1", "at", int(now_ms()), "kind", "opened", "owner", owner)
 end
 redis.call("HSET", head_key, "owner", owner, "generation", int(head.generation), "number",
@@ -88,5 +87,5 @@ redis.call("HSET", head_key, "owner", owner, "generation", int(head.generation),
 redis.call("HSETNX", head_key, "records", "0")
 redis.call("HSETNX", head_key, "records_since_ms", int(now_ms()))
 -- The sentinels: a key that exists is never created in the middle of a slot's migration.
-for i = 2, 4 do redis.call("HSETNX", KEYS[i], "-", "") end
+for i = 2, 7 do redis.call("HSETNX", KEYS[i], "-", "") end
 return { "done", head.generation, head.number }

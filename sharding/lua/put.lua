@@ -4,19 +4,20 @@
 -- KEYS[1] head    hash: the receiver's fence
 -- KEYS[2] stock   hash: the receiving shard
 -- KEYS[3] events  stream that the worker drains into the ledger
--- KEYS[4] records_0  hash: request records, first generation
--- KEYS[5] records_1  hash: request records, second generation
--- KEYS[6] records_2  hash: request records, third generation
+-- KEYS[4] records_0  hash: request records, first generation; KEYS[5], KEYS[6] the others
+-- KEYS[7] tombstones_0  hash: tombstones, first generation; KEYS[8], KEYS[9] the others
 --
 -- ARGV[1] seen_generation  integer >= 0
 -- ARGV[2] seen_number      integer >= 0
 -- ARGV[3] product          integer >= 1
 -- ARGV[4] layout           integer >= 1
 -- ARGV[5] record_cap       integer, records that one generation may hold
--- ARGV[6] requests         packed, see sharding/packing.py; may be an empty list
--- ARGV[7] donor            partition that the units were taken from
--- ARGV[8] transfer         integer >= 1, the number of the take
--- ARGV[9] quantity         integer >= 1, the units of the take
+-- ARGV[6] tombstone_cap    integer, tombstones that one generation may hold
+-- ARGV[7] shard            integer >= 0, this shard's number in that layout
+-- ARGV[8] requests         packed, see sharding/packing.py; may be an empty list
+-- ARGV[9] donor            partition that the units were taken from
+-- ARGV[10] transfer        integer >= 1, the number of the take
+-- ARGV[11] quantity        integer >= 1, the units of the take
 --
 -- Returns one of
 --   {"done", generation, number, available, statuses, firsts, state}  as deduct.lua
@@ -30,9 +31,11 @@
 -- @include serve
 
 local stock_key, events_key = KEYS[2], KEYS[3]
-local record_keys = { KEYS[4], KEYS[5], KEYS[6] }
-local product, layout, record_cap = ARGV[3], ARGV[4], ARGV[5]
-local donor, transfer, quantity = ARGV[7], ARGV[8], ARGV[9]
+local memory = { KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
+local product, requests = ARGV[3], ARGV[8]
+local call = { product = product, layout = ARGV[4], record_cap = ARGV[5], tombstone_cap = ARGV[6],
+  shard = ARGV[7], mode = "home" }
+local donor, transfer, quantity = ARGV[9], ARGV[10], ARGV[11]
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
 if not head then return refusal end
@@ -46,7 +49,7 @@ if is_new then
   stock.moves = stock.moves + 1
 end
 local served
-served, refusal = serve(cmsgpack.unpack(ARGV[6]), product, layout, record_cap, stock, head, record_keys)
+served, refusal = serve(cmsgpack.unpack(requests), call, stock, head, memory)
 if not served then return refusal end
 
 local done = { "done", head.generation, head.number, stock.available, served.statuses, served.firsts,
@@ -58,9 +61,9 @@ end
 local event
 if is_new then
   event = shard_event("put", product, stock, "peer", donor, "transfer", transfer, "quantity", quantity,
-    "requests", ARGV[6], "statuses", served.statuses)
+    "requests", requests, "statuses", served.statuses)
 else
-  event = shard_event("deduct", product, stock, "requests", ARGV[6], "statuses", served.statuses)
+  event = shard_event("deduct", product, stock, "requests", requests, "statuses", served.statuses)
 end
 refusal = append(events_key, head, event)
 if refusal then return refusal end
@@ -68,7 +71,5 @@ if refusal then return refusal end
 done[3] = head.number
 write_counts(stock)
 if is_new then redis.call("HSET", stock_key, "in:" .. donor, transfer) end
-if served.sold > 0 then
-  redis.call("HSET", current_records(head, record_keys), unpack(served.writes))
-end
+remember(served, head, memory)
 return done

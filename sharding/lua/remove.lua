@@ -4,9 +4,8 @@
 -- KEYS[1] head    hash: the partition's fence
 -- KEYS[2] stock   hash: the shard
 -- KEYS[3] events  stream that the worker drains into the ledger
--- KEYS[4] records_0  hash: request records, first generation
--- KEYS[5] records_1  hash: request records, second generation
--- KEYS[6] records_2  hash: request records, third generation
+-- KEYS[4] records_0  hash: request records, first generation; KEYS[5], KEYS[6] the others
+-- KEYS[7] tombstones_0  hash: tombstones, first generation; KEYS[8], KEYS[9] the others
 --
 -- ARGV[1] seen_generation  integer >= 0
 -- ARGV[2] seen_number      integer >= 0
@@ -18,7 +17,7 @@
 -- ARGV[8] reason           text for the journal, may be empty
 --
 -- Returns one of
---   {"done", generation, number, available, status, state}  status is one of R M F S O I D, as in deduct
+--   {"done", generation, number, available, status, state}  status is one of R M F S O I D
 --   {"fenced", why}
 --   {"missing"}  no such key
 --   {"corrupt", what}

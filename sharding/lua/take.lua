@@ -12,7 +12,7 @@
 -- ARGV[5] receiver         partition that the units are for
 -- ARGV[6] transfer         integer >= 1, one more than the last number between the two
 -- ARGV[7] quantity         integer >= 1, units wanted; fewer are taken where there are fewer
--- ARGV[8] layout           integer >= 1, the layout that both shards belong to
+-- ARGV[8] layout           integer >= 1, the layout that the caller knows
 --
 -- Returns one of
 --   {"taken", generation, number, units}       this transfer is open with that many units
@@ -51,7 +51,9 @@ end
 if open_units > 0 then return answer("open", last, open_units) end
 if transfer ~= last + 1 then return answer("past", last) end
 if stock.frozen or stock.state ~= "open" then return answer("stopped") end
-if stock.layout ~= layout then return answer("stale") end
+-- A shard that serves nobody gives its units to whoever knows a later layout.
+local is_retired = not stock.serves and stock.layout < layout
+if stock.layout ~= layout and not is_retired then return answer("stale") end
 local gathering_until_ms = tonumber(redis.call("HGET", stock_key, "gathering_until_ms") or "0")
 if gathering_until_ms > now_ms() and tonumber(receiver) > tonumber(donor) then
   return answer("gathering")

@@ -91,6 +91,23 @@ async def test_the_ledgers_row_and_the_balance_of_a_simulated_sale(
     assert doctor.message["healthy"]
 
 
+async def test_shards_are_changed_on_sale_and_a_request_is_resolved(
+    target: str, product: str
+) -> None:
+    await inventoryctl(target, "deduct", product, "2", "--request-id", "r1")
+    changed = await inventoryctl(target, "--json", "product", "shards", product, "12")
+    resolved = await inventoryctl(target, "--json", "resolve", product, "r1")
+    never = await inventoryctl(target, "resolve", product, "r2")
+    late = await inventoryctl(target, "--json", "deduct", product, "2", "--request-id", "r2")
+    stock = (await inventoryctl(target, "stock", product, "--json")).message
+    assert (changed.code, resolved.code, never.code, late.code) == (0, 0, 0, REJECTED)
+    assert len(stock["shards"]) == 12
+    assert stock["layout_version"] == changed.message["layout_version"]
+    assert resolved.message == {"resolution": "RESOLUTION_DEDUCTED", "quantity": 2}
+    assert late.message["error"]["reason"] == "RESOLVED_NEVER"
+    assert (stock["available"], stock["sold"]) == (98, 2)
+
+
 async def test_people_read_sentences_and_tables(target: str, product: str) -> None:
     deducted = await inventoryctl(target, "deduct", product, "2", "--request-id", "people")
     stock = await inventoryctl(target, "stock", product)
@@ -119,6 +136,10 @@ async def test_a_refusal_for_shortage_has_an_exit_code_of_its_own(
         (("deduct", "1", "1", "--request-id", "not an id"), REJECTED),
         (("product", "show", "987654321"), REJECTED),
         (("product", "load", "987654321"), REJECTED),
+        (("product", "shards", "987654321", "12"), REJECTED),
+        (("product", "shards", "987654321", "7"), REJECTED),
+        (("product", "shards", "987654321", "many"), USAGE),
+        (("resolve", "987654321", "r1"), REJECTED),
         (("product", "put", "987654321", "--total", "1", "--shards", "7"), REJECTED),
         (("stock", "987654321"), REJECTED),
     ],

@@ -17,7 +17,7 @@ from deploy.local.process import Process
 from deploy.local.waiting import until
 from tests.acceptance.shop import SERVERS, WORKERS, Shop
 
-SCRAPED_WITHIN_S = 30.0
+SCRAPED_WITHIN_S = 90.0
 PROMETHEUS = shutil.which("prometheus")
 
 

@@ -71,11 +71,57 @@ class FakeStream:
             kind, product_id, request=request_id, quantity=units, reason="counted again"
         )
 
+    def undo(
+        self, product_id: int, units: int, request_id: str, undone: EventId, *, epoch: int = 1
+    ) -> Entry:
+        self._add(product_id, available=units, sold=-units)
+        return self._shard_entry(
+            Kind.UNDO, product_id, epoch=epoch, request=request_id, quantity=units, undone=undone
+        )
+
+    def layout(
+        self, product_id: int, version: int, *, joins: bool = False, epoch: int = 1
+    ) -> Entry:
+        if joins:
+            self.counts[product_id] = dict.fromkeys(("available", "held", "sold", "loaded"), 0)
+        return self._shard_entry(
+            Kind.LAYOUT,
+            product_id,
+            epoch=epoch,
+            layout=version,
+            serves=1,
+            joins=int(joins),
+            state="open",
+        )
+
+    def reshard(
+        self, product_id: int, version: int, shards: int, former: str = "", reason: str = ""
+    ) -> Entry:
+        return self.entry(
+            flat(
+                v=1,
+                kind="reshard",
+                at=_now_ms(),
+                product=product_id,
+                epoch=1,
+                layout=version,
+                shards=shards,
+                former=former,
+                reason=reason,
+            )
+        )
+
+    def tombstone(self, product_id: int, request_id: str) -> Entry:
+        return self._shard_entry(Kind.TOMBSTONE, product_id, request=request_id)
+
     def take(self, product_id: int, units: int, *, peer: int, transfer: int) -> Entry:
         self._add(product_id, available=-units)
         return self._shard_entry(
             Kind.TAKE, product_id, peer=peer, transfer=transfer, quantity=units
         )
+
+    def ack(self, product_id: int, *, peer: int, transfer: int) -> Entry:
+        return self._shard_entry(Kind.ACK, product_id, peer=peer, transfer=transfer)
 
     def put(self, product_id: int, units: int, *, peer: int, transfer: int) -> Entry:
         self._add(product_id, available=units)

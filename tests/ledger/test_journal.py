@@ -253,7 +253,7 @@ async def test_a_commit_whose_reply_was_lost_is_not_done_twice(
     assert (row.sold_count, await rows_of(database, product_id)) == (20, 20)
 
 
-async def test_a_second_effect_is_set_aside_while_the_shard_follows(
+async def test_a_second_effect_of_a_correction_is_set_aside_while_the_shard_follows(
     applier: Applier,
     products: Products,
     database: Database,
@@ -263,25 +263,22 @@ async def test_a_second_effect_is_set_aside_while_the_shard_follows(
     product_id, here, there = await new_product(1_000), await stream(), await stream()
     for events in (here, there):
         await loaded(applier, events, product_id, 500)
-    once, twice, within = fresh_request_ids(3)
-    start = here.position
-    entry = here.deduct(product_id, [(twice, 2)])
-    await applier.apply([chunk_of(here.partition, start, [entry])])
-    start = there.position
-    entries = [
-        there.deduct(product_id, [(once, 1), (twice, 2)]),
-        there.deduct(product_id, [(within, 5)]),
-        there.deduct(product_id, [(within, 5)]),
-    ]
-    await applier.apply([chunk_of(there.partition, start, entries)])
+    came, went = fresh_request_ids(2)
+    for events in (here, there):
+        start = events.position
+        entries = [
+            events.adjust(Kind.RESTOCK, product_id, 7, came),
+            events.adjust(Kind.REMOVE, product_id, 5, went),
+        ]
+        await applier.apply([chunk_of(events.partition, start, entries)])
     row = await products.get(product_id)
-    assert (row.sold_count, row.available_stock) == (2 + 1 + 5, 1_000 - 8)
+    assert (row.total_stock, row.available_stock) == (1_002, 1_002)
     shard = await fetch(database, SHARD, product_id, there.partition)
-    assert shard[0][:3] == (500 - 13, 0, 13)
+    assert shard[0][:4] == (502, 0, 0, 502)
     letters = await letters_of(database, there)
     assert [(each.request_id, each.reason) for each in letters] == [
-        (twice, "duplicate_effect deduct of 2 units"),
-        (within, "duplicate_effect deduct of 5 units"),
+        (came, "duplicate_effect restock of 7 units"),
+        (went, "duplicate_effect remove of 5 units"),
     ]
 
 

@@ -26,12 +26,14 @@ from server.intake import Intake
 from server.lifecycle import Lifecycle
 from server.listener import ADMIN, INVENTORY, grpc_server, listen
 from server.metrics import Metrics
+from server.resharding import Resharding
+from server.resolving import Resolver
 from server.service import InventoryService
 from server.settings import ServerSettings
 from server.stocks import StockReader
 from server.streams import Lives
 from server.wire import ResultEncoder
-from tests.service.fakes import FakeProducts, FakeStock
+from tests.service.fakes import FakeLayouts, FakeProducts, FakeStock
 
 PARTITIONS = 48
 PRODUCT = 1001
@@ -45,6 +47,7 @@ class Service:
 
     stock: FakeStock
     products: FakeProducts
+    layouts: FakeLayouts
     lives: Lives
     registry: CollectorRegistry
     log: LogCapture
@@ -80,7 +83,7 @@ def limits() -> Limits:
 
 @pytest.fixture
 async def service(limits: Limits) -> AsyncIterator[Service]:
-    stock, products = FakeStock(), FakeProducts()
+    stock, products, layouts = FakeStock(), FakeProducts(), FakeLayouts()
     stock.available[PRODUCT] = 1_000_000
     log = LogCapture()
     registry = CollectorRegistry()
@@ -88,14 +91,14 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
     lives = Lives(metrics, age_s_max=limits.age_s, streams_max=limits.streams)
     calls = Calls(metrics, structlog.wrap_logger(None, processors=[log]))
     calls.serve(INVENTORY, _inventory(stock, products, lives, metrics, limits))
-    calls.serve(ADMIN, _admin(stock, products))
+    calls.serve(ADMIN, _admin(stock, products, layouts))
     settings = ServerSettings(grpc_calls_max=limits.calls)
     server = grpc_server(settings, calls, health.HealthServicer())
     port = listen(server, "127.0.0.1:0", settings)
     await server.start()
     address = f"127.0.0.1:{port}"
     async with grpc.aio.insecure_channel(address) as channel:
-        yield Service(stock, products, lives, registry, log, server, address, channel)
+        yield Service(stock, products, layouts, lives, registry, log, server, address, channel)
     stock.open_gate.set()
     await server.stop(0)
 
@@ -106,6 +109,7 @@ def _inventory(
     return InventoryService(
         intake=Intake(cast(Any, stock), metrics, items_max=limits.items),
         reader=StockReader(cast(Any, stock), cast(Any, products)),
+        resolver=Resolver(cast(Any, stock), cast(Any, products)),
         lives=lives,
         metrics=metrics,
         batches_max=limits.batches,
@@ -113,11 +117,12 @@ def _inventory(
     )
 
 
-def _admin(stock: FakeStock, products: FakeProducts) -> AdminService:
+def _admin(stock: FakeStock, products: FakeProducts, layouts: FakeLayouts) -> AdminService:
     fake = cast(Any, products)
     return AdminService(
         products=fake,
         lifecycle=Lifecycle(cast(Any, stock), fake, partitions=PARTITIONS, default_shards=6),
+        resharding=Resharding(cast(Any, layouts), partitions=PARTITIONS),
         dead_letters=cast(Any, None),
         overview=cast(Any, None),
         partitions=PARTITIONS,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ledger.errors import Conflict, LedgerConflictError, UnknownProductError
+from ledger.layouts import Aim, Cause, ChangeState
 from ledger.products import Adjustment, JournalKind, ProductRow, ProductSettings
 from sharding.outcomes import (
     Answer,
@@ -12,6 +13,8 @@ from sharding.outcomes import (
     Outcome,
     ProductStock,
     Reason,
+    Resolution,
+    Resolved,
     ShardStock,
     State,
 )
@@ -32,6 +35,8 @@ class FakeStock:
     """Raised one by one by the next calls that are no deductions."""
     open_gate: asyncio.Event = field(default_factory=asyncio.Event)
     reads: int = 0
+    retired: int = 0
+    """Shards beside the one that left in a change of the layout and are closed, too."""
 
     def __post_init__(self) -> None:
         self.open_gate.set()
@@ -97,15 +102,25 @@ class FakeStock:
             exact=True,
         )
 
+    async def resolve(self, product_id: int, request_id: str) -> Resolved | Answer:
+        self._fail()
+        if self.answers:
+            return self.answers.pop(0)
+        if product_id not in self.available:
+            return Answer(Outcome.UNKNOWN_PRODUCT)
+        units = self.taken.get((product_id, request_id))
+        return Resolved(Resolution.DEDUCTED, units) if units else Resolved(Resolution.NEVER, 0)
+
     async def load(self, plan: LoadPlan) -> None:
         self._fail()
         self.available[plan.product_id] = sum(plan.amounts)
         self.states[plan.product_id] = State.OPEN
 
-    async def close(self, product_id: int, epoch: int) -> None:
+    async def close(self, product_id: int, epoch: int) -> int:
         self._fail()
         self.available[product_id] = 0
         self.states[product_id] = State.CLOSED
+        return 1 + self.retired
 
     async def restock(
         self, product_id: int, *, request_id: str, quantity: int, reason: str
@@ -135,6 +150,10 @@ class FakeProducts:
     rows: dict[int, ProductRow] = field(default_factory=dict)
     adjustments: dict[tuple[int, str], Adjustment] = field(default_factory=dict)
     applied: bool = True
+    closed: int = 1
+    """Shards whose close was applied."""
+    deductions: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Units by product and request that the journal has."""
     failures: list[BaseException | None] = field(default_factory=list)
     """Raised one by one by the next calls; None: that call succeeds."""
 
@@ -200,7 +219,11 @@ class FakeProducts:
         return row if row.status is State.CLOSED else self._set(product_id, status=State.CLOSING)
 
     async def closed_shards(self, product_id: int, *, epoch: int) -> int:
-        return 1 if self.applied else 0
+        return self.closed if self.applied else 0
+
+    async def find_deduction(self, product_id: int, request_id: str) -> int | None:
+        self._fail()
+        return self.deductions.get((product_id, request_id))
 
     async def finish_close(self, product_id: int, *, epoch: int) -> ProductRow:
         return self._set(product_id, status=State.CLOSED)
@@ -228,6 +251,25 @@ class FakeProducts:
         failure = self.failures.pop(0) if self.failures else None
         if failure:
             raise failure
+
+
+@dataclass
+class FakeLayouts:
+    """One change: `states` are what looks at it find one by one, the last one for ever."""
+
+    aim: Aim = field(default_factory=lambda: Aim(7, in_force=False))
+    states: list[ChangeState] = field(default_factory=lambda: [ChangeState.ACTIVE])
+    failures: list[BaseException] = field(default_factory=list)
+    wanted: list[tuple[int, int, Cause]] = field(default_factory=list)
+
+    async def want(self, product_id: int, shards: int, cause: Cause, *, partitions: int) -> Aim:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.wanted.append((product_id, shards, cause))
+        return self.aim
+
+    async def state(self, product_id: int, version: int) -> ChangeState:
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
 
 def unavailable(reason: Reason) -> Answer:

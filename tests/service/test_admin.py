@@ -7,20 +7,19 @@ from grpc import StatusCode
 
 from inventory.v1.admin_pb2 import (
     CloseRequest,
+    FreezeRequest,
     GetProductRequest,
     ListProductsRequest,
     LoadRequest,
     PutProductRequest,
     RemoveRequest,
     RestockRequest,
-    SetShardsRequest,
 )
-from inventory.v1.inventory_pb2 import PRODUCT_STATUS_CLOSED, ResolveRequestRequest
+from inventory.v1.inventory_pb2 import PRODUCT_STATUS_CLOSED
 from ledger.errors import Conflict, LedgerConflictError, LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind
-from sharding.errors import StockUnavailableError
+from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
 from sharding.outcomes import Reason, State
-from sharding.stock import CloseBusyError, LoadConflictError
 from tests.service.conftest import CALL_S, Service, details_of, failure_of
 
 ID = 7
@@ -239,15 +238,34 @@ async def test_a_correction_needs_a_good_id_and_a_short_reason(admin: Any) -> No
     assert fields == ["request_id", "reason"]
 
 
-async def test_a_call_that_this_version_lacks_says_so(service: Service, admin: Any) -> None:
-    calls = (
-        admin.SetShards(SetShardsRequest(product_id=ID)),
-        service.inventory.ResolveRequest(ResolveRequestRequest(product_id=ID)),
-    )
-    for call in calls:
-        error = await failure_of(call)
-        assert error.code() is StatusCode.UNIMPLEMENTED
-        assert "version" in (error.details() or "")
+async def test_a_call_that_this_version_lacks_says_so(admin: Any) -> None:
+    error = await failure_of(admin.Freeze(FreezeRequest(product_id=ID)))
+    assert error.code() is StatusCode.UNIMPLEMENTED
+    assert "version" in (error.details() or "")
+
+
+async def test_a_close_waits_for_the_shards_that_left_in_a_change_of_the_layout(
+    service: Service, admin: Any
+) -> None:
+    await load(admin)
+    service.stock.retired = 5
+    error = await failure_of(close(admin, timeout_s=1.5))
+    service.products.closed = 6
+    closed = await close(admin)
+    assert details_of(error).info.reason == "CLOSE_PENDING"
+    assert closed.product.status == PRODUCT_STATUS_CLOSED
+
+
+async def test_a_close_during_a_change_of_the_layout_is_to_be_called_again(
+    service: Service, admin: Any
+) -> None:
+    await load(admin)
+    service.products.failures.append(LedgerConflictError(Conflict.LAYOUT_CHANGING, "on its way"))
+    error = await failure_of(close(admin))
+    assert error.code() is StatusCode.UNAVAILABLE
+    assert details_of(error).info.reason == "LAYOUT_CHANGING"
+    assert details_of(error).retry is not None
+    assert service.products.rows[ID].status is State.OPEN
 
 
 async def test_a_close_ends_however_short_the_callers_deadline_is(

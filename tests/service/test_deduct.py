@@ -253,7 +253,7 @@ async def test_an_inner_cancellation_ends_the_call_promptly(service: Service) ->
     error = await failure_of(deduct(service, request()))
     assert error.code() is StatusCode.UNAVAILABLE
     assert details_of(error).info.reason == "OUTCOME_UNKNOWN"
-    assert calls(service, "UNAVAILABLE") == 1
+    await until(lambda: calls(service, "UNAVAILABLE") == 1)
 
 
 async def test_nothing_internal_reaches_the_caller(service: Service) -> None:

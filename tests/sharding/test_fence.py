@@ -70,7 +70,7 @@ async def test_opening_leaves_an_event_and_every_key_that_scripts_declare(
     fields = dict(zip(entry.fields[::2], entry.fields[1::2], strict=True))
     assert decode(entry.id, fields).kind is Kind.OPENED
     tag = impatient.tags[opened]
-    declared = [keys.head(tag), keys.events(tag, 0), *keys.all_records(tag)]
+    declared = [keys.head(tag), keys.events(tag, 0), *keys.memory(tag)]
     existing = await impatient.command(opened, "EXISTS", *declared, lane=LaneKind.READ)
     assert existing == len(declared)
 
@@ -105,7 +105,7 @@ async def test_an_emptied_partition_is_shut_and_not_opened_over_the_ledgers_even
 ) -> None:
     entry = await newest(partitions, opened)
     tag = impatient.tags[opened]
-    gone = [keys.head(tag), keys.events(tag, 0), *keys.all_records(tag)]
+    gone = [keys.head(tag), keys.events(tag, 0), *keys.memory(tag)]
     await impatient.command(opened, "DEL", *gone, lane=LaneKind.WRITE)
     with pytest.raises(StockUnavailableError, match="NO_HEAD"):
         await partitions.replicated(opened, ledger=0, last=entry.id)

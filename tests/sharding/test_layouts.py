@@ -7,13 +7,14 @@ import pytest
 
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
+from sharding.errors import LoadConflictError
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
 from sharding.partitions import Partitions
 from sharding.placement import home_shard
 from sharding.plans import split_evenly
 from sharding.shards import OpenTransfer
-from sharding.stock import LoadConflictError, Stock
+from sharding.stock import Stock
 from tests.sharding.conftest import LoadProduct, plan_for
 
 
@@ -122,7 +123,7 @@ async def test_a_delayed_take_of_an_earlier_layout_moves_nothing(
     stock: Stock, load: LoadProduct
 ) -> None:
     product = await load(*[1] * 6)
-    found = await stock._find(product)
+    found = await stock._catalogue.find(product)
     assert found is not None
     old = found.shards
     await reload(stock, product, 1, units=6, former=6)
@@ -154,7 +155,7 @@ async def test_an_open_transfer_is_finished_only_after_its_take_is_confirmed(
     stock: Stock, load: LoadProduct
 ) -> None:
     product = await load(5, 0)
-    found = await stock._find(product)
+    found = await stock._catalogue.find(product)
     assert found is not None
     donor, receiver = found.shards.partitions
     never_taken = OpenTransfer(donor, receiver, number=7, units=3)
@@ -168,7 +169,7 @@ async def test_a_damaged_listing_is_unavailable_and_forgotten_once_it_is_repaire
     stock: Stock, load: LoadProduct, elsewhere: Stock, cluster: Cluster
 ) -> None:
     product = await load(5)
-    found = await stock._find(product)
+    found = await stock._catalogue.find(product)
     assert found is not None
     (partition,) = found.shards.partitions
     key = keys.product_info(cluster.tags[partition], product)
@@ -184,7 +185,7 @@ async def test_a_damaged_transfer_note_is_unavailable_and_never_a_shortage(
     stock: Stock, load: LoadProduct, cluster: Cluster
 ) -> None:
     product = await load(5, 5)
-    found = await stock._find(product)
+    found = await stock._catalogue.find(product)
     assert found is not None
     partition = found.shards.partitions[0]
     key = keys.stock(cluster.tags[partition], product)
@@ -199,7 +200,7 @@ async def test_a_shortage_keeps_nobody_waiting_for_what_home_has(
     product = await load(50, 50)
     ids = (f"q-{i}" for i in range(1_000))
     large, *small = [i for i in ids if home_shard(i, 2) == 0][:11]
-    found = await stock._find(product)
+    found = await stock._catalogue.find(product)
     assert found is not None
     other = found.shards.partitions[1]
     key = keys.head(cluster.tags[other])

@@ -9,12 +9,13 @@ from prometheus_client import CollectorRegistry
 from deploy.local.stack import LocalStack
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
+from sharding.errors import CloseBusyError, LoadConflictError
 from sharding.events import Kind
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
 from sharding.partitions import Partitions
 from sharding.placement import home_shard
-from sharding.stock import CloseBusyError, LoadConflictError, Stock
+from sharding.stock import Stock
 from tests.sharding.conftest import LoadProduct, events_of, plan_for, settings_for
 
 
@@ -243,7 +244,7 @@ async def test_a_transfer_that_was_left_open_counts_and_is_finished_by_whoever_n
     stock: Stock, load: LoadProduct, cluster: Cluster, metrics: StockMetrics
 ) -> None:
     product = await load(5, 0)
-    found = await stock._find(product)
+    found = await stock._catalogue.find(product)
     assert found is not None
     donor, receiver = found.shards.partitions
     taken = await found.shards.take(donor, receiver=receiver, number=1, quantity=5)
@@ -262,7 +263,7 @@ async def test_a_step_of_a_transfer_that_is_repeated_changes_nothing(
     stock: Stock, load: LoadProduct, step: str
 ) -> None:
     product = await load(5, 0)
-    found = await stock._find(product)
+    found = await stock._catalogue.find(product)
     assert found is not None
     donor, receiver = found.shards.partitions
     for _ in range(2 if step == "take" else 1):
@@ -288,7 +289,7 @@ async def test_a_stalled_node_executes_a_request_once_though_its_reply_was_lost(
     try:
         hasty_stock = Stock(hasty, hasty_metrics)
         assert (await hasty_stock.read(product)) is not None
-        found = await stock._find(product)
+        found = await stock._catalogue.find(product)
         assert found is not None
         partition = found.shards.partitions[0]
         pausing = hasty.command(partition, "CLIENT", "PAUSE", "700", "ALL", lane=LaneKind.READ)
@@ -345,7 +346,7 @@ async def test_holding_units_keeps_a_product_from_closing(
     stock: Stock, load: LoadProduct, cluster: Cluster
 ) -> None:
     product = await load(3)
-    found = await stock._find(product)
+    found = await stock._catalogue.find(product)
     assert found is not None
     partition = found.shards.partitions[0]
     key = keys.stock(cluster.tags[partition], product)

@@ -39,6 +39,7 @@ class Product:
     available: int
     sold: int = 0
     open: bool = True
+    pinned_shards: int = 0
 
 
 class Inventory:
@@ -88,6 +89,10 @@ class Inventory:
         """The next fault, in calls that are no deductions."""
         if self.other_faults:
             fail(context, self.other_faults.popleft())
+
+    def units_of(self, product_id: int, request_id: str) -> int:
+        """What a request took."""
+        return self._records.get((product_id, request_id), 0)
 
     def _deduct(self, request: inventory_pb2.DeductRequest) -> inventory_pb2.DeductResponse:
         with self._lock:
@@ -150,8 +155,11 @@ class OrderSide(inventory_pb2_grpc.InventoryServiceServicer):
             yield inventory_pb2.StreamDeductResponse(results=results)
 
     def ResolveRequest(self, request, context):  # noqa: N802
-        return inventory_pb2.ResolveRequestResponse(
-            resolution=inventory_pb2.ResolveRequestResponse.RESOLUTION_NEVER
+        self._inventory.fail_next(context)
+        units = self._inventory.units_of(request.product_id, request.request_id)
+        ends = inventory_pb2.ResolveRequestResponse
+        return ends(
+            resolution=ends.RESOLUTION_DEDUCTED if units else ends.RESOLUTION_NEVER, quantity=units
         )
 
     def GetStock(self, request, context):  # noqa: N802
@@ -226,6 +234,11 @@ class OperatorSide(admin_pb2_grpc.AdminServiceServicer):
             fail(context, Fault(grpc.StatusCode.FAILED_PRECONDITION, "INSUFFICIENT_STOCK"))
         return admin_pb2.RemoveResponse()
 
+    def SetShards(self, request, context):  # noqa: N802
+        self._inventory.fail_next(context)
+        self._inventory.products[request.product_id].pinned_shards = request.shards
+        return admin_pb2.SetShardsResponse(layout_version=9)
+
     def GetCluster(self, request, context):  # noqa: N802
         return self._inventory.cluster
 
@@ -237,6 +250,7 @@ class OperatorSide(admin_pb2_grpc.AdminServiceServicer):
             status=inventory_pb2.PRODUCT_STATUS_CLOSED,
             total_stock=product.total,
             available_stock=product.available,
+            pinned_shards=product.pinned_shards,
         )
 
 

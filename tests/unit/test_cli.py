@@ -123,6 +123,40 @@ def test_a_repeated_restock_is_a_replay(ctl, capsys, inventory):
     assert inventory.products[1001].total == 150
 
 
+@pytest.mark.parametrize(("count", "pinned"), [("12", 12), ("auto", 0), ("0", 0)])
+def test_the_shard_count_is_set_or_left_to_the_demand(ctl, capsys, inventory, count, pinned):
+    inventory.products[1001].pinned_shards = 6
+    code, printed = ctl.json(capsys, f"product shards 1001 {count}")
+    assert (code, set(printed)) == (Exit.OK, names(admin_pb2.SetShardsResponse))
+    assert inventory.products[1001].pinned_shards == pinned
+    assert ctl(f"product shards 1001 {count}") == Exit.OK
+    assert ("12 shards" if pinned else "the demand") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("count", ["twelve", "1.5", "", "²"])
+def test_a_shard_count_that_is_no_number_is_wrong_usage(capsys, count):
+    code = run(["product", "shards", "1001", count, "--json"])
+    assert (code, json.loads(capsys.readouterr().out)["error"]["reason"]) == (Exit.USAGE, "USAGE")
+
+
+def test_a_change_of_shards_that_goes_on_has_the_exit_code_of_an_unknown_end(
+    ctl, capsys, inventory
+):
+    inventory.other_faults.append(Fault(reason="RESHARD_PENDING", retry_s=90))
+    code, printed = ctl.json(capsys, "product shards 1001 12")
+    assert (code, printed["error"]["reason"]) == (Exit.UNKNOWN, "RESHARD_PENDING")
+
+
+def test_a_request_is_resolved(ctl, capsys):
+    ctl("deduct 1001 2 --request-id r1")
+    capsys.readouterr()
+    code, printed = ctl.json(capsys, "resolve 1001 r1")
+    assert (code, set(printed)) == (Exit.OK, names(inventory_pb2.ResolveRequestResponse))
+    assert printed == {"resolution": "RESOLUTION_DEDUCTED", "quantity": 2}
+    assert ctl("resolve 1001 r2") == Exit.OK
+    assert "took nothing" in capsys.readouterr().out
+
+
 def test_a_removal_of_more_than_there_is_is_a_refusal(ctl, capsys):
     code, printed = ctl.json(capsys, "product remove 1001 101")
     assert code == Exit.REFUSED

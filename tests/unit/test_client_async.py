@@ -20,6 +20,7 @@ from inventory.client import (
     Overloaded,
     RequestMismatch,
     Resolution,
+    Resolved,
     RetryPolicy,
     Unavailable,
     UnknownProduct,
@@ -349,8 +350,31 @@ async def test_reads_and_corrections_come_back_as_records(client, inventory):
     assert [each.product_id for each in await client.batch_get_stock([9, 5])] == [5]
     assert (await client.close_product(5)).product_id == 5
     assert (await client.get_cluster()).version == "1.2.3"
-    assert (await client.resolve(5, "x")).resolution is Resolution.NEVER
+    assert await client.resolve(5, "x") == Resolved(Resolution.NEVER, 0)
+    await client.deduct(5, 2, request_id="y")
+    assert await client.resolve(5, "y") == Resolved(Resolution.DEDUCTED, 2)
+    assert await client.set_shards(5, 12) == 9
+    assert (await client.get_product(5)).pinned_shards == 12
     assert await client.is_serving()
+
+
+async def test_a_change_of_shards_that_has_begun_is_called_for_again(client, inventory):
+    inventory.other_faults.extend(
+        [Fault(reason="RESHARD_PENDING"), Fault(reason="LAYOUT_CHANGING")]
+    )
+    assert await client.set_shards(1, 12) == 9
+
+
+async def test_a_change_of_shards_without_end_is_not_said_to_be_nothing(client, inventory):
+    inventory.other_faults.extend([Fault(reason="RESHARD_PENDING", retry_s=60)])
+    with pytest.raises(OutcomeUnknown) as caught:
+        await client.set_shards(1, 12, deadline_s=1)
+    assert caught.value.reason == "RESHARD_PENDING"
+
+
+async def test_a_request_is_resolved_again_after_a_lost_reply(client, inventory):
+    inventory.other_faults.append(Fault(grpc.StatusCode.DEADLINE_EXCEEDED))
+    assert (await client.resolve(1, "x")).resolution is Resolution.NEVER
 
 
 async def test_a_lost_reply_restocks_once(client, inventory):

@@ -18,12 +18,13 @@ from inventory.client import (
     ProductPage,
     ProductStatus,
     Resolution,
+    ServiceFault,
     ShardStock,
     Stock,
     rpcs,
 )
 from inventory.client.messages import build
-from inventory.client.records import cluster_of, loaded_of, product_of, stock_of
+from inventory.client.records import cluster_of, loaded_of, product_of, resolved_of, stock_of
 from inventory.client.rpcs import Rpc
 from inventory.v1 import admin_pb2, inventory_pb2
 
@@ -67,6 +68,12 @@ def test_every_number_of_a_message_arrives_in_its_own_field(read, message):
     for number, name in enumerate(numbers, start=1):
         setattr(filled, name, number)
     assert [getattr(read(filled), name) for name in numbers] == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("word", [0, 99])
+def test_a_resolution_of_a_newer_service_is_not_guessed_at(word):
+    with pytest.raises(ServiceFault):
+        resolved_of(inventory_pb2.ResolveRequestResponse(resolution=word))
 
 
 def test_nested_records_arrive_in_their_order():

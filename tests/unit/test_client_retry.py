@@ -127,6 +127,8 @@ def test_each_retry_takes_another_channel(clock):
         (grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN", "", True),
         (grpc.StatusCode.UNAVAILABLE, "LOAD_PENDING", "", True),
         (grpc.StatusCode.UNAVAILABLE, "CLOSE_PENDING", "", True),
+        (grpc.StatusCode.UNAVAILABLE, "RESHARD_PENDING", "", True),
+        (grpc.StatusCode.UNAVAILABLE, "LAYOUT_CHANGING", "", False),
         (grpc.StatusCode.UNAVAILABLE, "NOT_EXECUTED", "", False),
         (grpc.StatusCode.UNAVAILABLE, "LEDGER_BEHIND", "", False),
         (grpc.StatusCode.UNAVAILABLE, None, "Socket closed", True),

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.batch import EffectKey, ShardKey
+from ledger.batch import EffectKey, NewLayout, Opening, SecondEffect, ShardKey, TransferKey, Undone
+from ledger.literals import journal_rows
 from sharding.events import BEFORE_ALL, EventId, Kind
 from sharding.partitions import Entry
 from tests.ledger.streams import FakeStream, chunk_of, flat
@@ -17,7 +18,9 @@ from worker.merge import Chunk, cut, merge, received
 PRODUCTS = (11, 12)
 
 step = st.tuples(
-    st.sampled_from(["deduct", "restock", "remove", "take", "put", "opened", "rubbish"]),
+    st.sampled_from(
+        ["deduct", "restock", "remove", "take", "put", "ack", "undo", "layout", "opened", "rubbish"]
+    ),
     st.integers(min_value=0, max_value=2),
     st.sampled_from(PRODUCTS),
     st.integers(min_value=1, max_value=4),
@@ -32,7 +35,13 @@ def entry_of(stream: FakeStream, what: str, product_id: int, units: int, name: s
             return stream.take(product_id, units, peer=1, transfer=1)
         case "put":
             return stream.put(product_id, units, peer=1, transfer=1)
-        case "opened":
+        case "ack":
+            return stream.ack(product_id, peer=1, transfer=1)
+        case "undo" if stream.counts[product_id]["sold"] >= units:
+            return stream.undo(product_id, units, name, EventId(1, 1))
+        case "layout":
+            return stream.layout(product_id, units)
+        case "opened" | "undo":
             return stream.opened()
         case "rubbish":
             return stream.entry(flat(x=units))
@@ -142,13 +151,110 @@ def test_a_refused_event_is_followed_by_its_shard_and_only_then_by_nothing() -> 
     assert [each.reason for each in batch.letters] == ["below_zero really"]
 
 
-def test_an_effect_that_was_had_before_goes_to_the_dead_letters_alone() -> None:
+def test_a_second_effect_counts_for_its_shard_alone_and_is_to_be_undone() -> None:
     stream = FakeStream(0)
-    entries = [stream.load(11, 10), stream.deduct(11, [("a", 1), ("b", 2), ("a", 1)])]
+    entries = [
+        stream.load(11, 10),
+        stream.deduct(11, [("a", 1), ("b", 2)]),
+        stream.deduct(11, [("a", 3)]),
+        stream.deduct(11, [("a", 1), ("c", 1)]),
+    ]
     batch = merge([chunk_of(0, BEFORE_ALL, entries)], {EffectKey(11, "b", "deduct")})
-    assert [sale.request_id for effects in batch.effects for sale in effects.sales] == ["a"]
-    assert [letter.request_id for letter in batch.letters] == ["b", "a"]
-    assert (batch.products[11].sold, batch.shards[ShardKey(11, 0)].sold) == (1, 4)
+    assert [sale.request_id for effects in batch.effects for sale in effects.sales] == ["a", "c"]
+    assert batch.seconds == [
+        SecondEffect(11, 0, 1, entries[1].id, "b", 2),
+        SecondEffect(11, 0, 1, entries[2].id, "a", 3),
+        SecondEffect(11, 0, 1, entries[3].id, "a", 1),
+    ]
+    assert (batch.products[11].sold, batch.shards[ShardKey(11, 0)].sold) == (2, 8)
+    assert batch.letters == []
+
+
+def test_second_effects_that_no_script_brings_back_are_set_aside() -> None:
+    stream = FakeStream(0)
+    entries = [
+        stream.load(11, 10),
+        stream.deduct(11, [("a", 1), ("a", 1)]),
+        stream.adjust(Kind.RESTOCK, 11, 5, "b"),
+    ]
+    batch = merge([chunk_of(0, BEFORE_ALL, entries)], {EffectKey(11, "b", "restock")})
+    assert [letter.reason for letter in batch.letters] == [
+        "duplicate_effect deduct of 1 units",
+        "duplicate_effect restock of 5 units",
+    ]
+    assert (batch.rows, batch.seconds, batch.products[11].total) == (1, [], 0)
+
+
+def test_units_of_a_second_effect_that_came_back_change_their_shard_alone() -> None:
+    stream = FakeStream(0)
+    entries = [stream.load(11, 10), stream.deduct(11, [("a", 3)])]
+    entries.append(stream.undo(11, 3, "a", entries[1].id))
+    batch = merge([chunk_of(0, BEFORE_ALL, entries)], {EffectKey(11, "a", "deduct")})
+    shard = batch.shards[ShardKey(11, 0)]
+    assert (shard.available, shard.sold, shard.counts) == (10, 0, (10, 0, 0, 10))
+    assert batch.undone == [Undone(11, 0, entries[1].id, "a", entries[2].id)]
+    assert (batch.rows, batch.products) == (0, {})
+
+
+def test_a_shard_that_joins_a_layout_starts_with_nothing_and_one_that_has_a_part_keeps_it() -> None:
+    stream = FakeStream(0)
+    joining = [stream.load(11, 10), stream.close(11), stream.layout(11, 7, joins=True, epoch=2)]
+    batch = merge([chunk_of(0, BEFORE_ALL, joining)])
+    shard = batch.shards[ShardKey(11, 0)]
+    assert (shard.reset, shard.epoch, shard.layout_version, shard.state) == (True, 2, 7, "open")
+    assert (shard.available, shard.loaded, shard.counts) == (0, 0, (0, 0, 0, 0))
+    start = stream.position
+    batch = merge([chunk_of(0, start, [stream.layout(11, 8, epoch=2)])])
+    shard = batch.shards[ShardKey(11, 0)]
+    assert (shard.reset, shard.layout_version, batch.rows) == (False, 8, 0)
+
+
+def test_the_latest_layout_of_a_batch_is_the_products_and_each_has_a_journal_row() -> None:
+    first, second = FakeStream(0), FakeStream(1)
+    later = second.reshard(11, 9, 24, "6 12", "r" * 200)
+    chunks = [
+        chunk_of(1, BEFORE_ALL, [later, second.reshard(11, 9, 24, "6 12")]),
+        chunk_of(0, BEFORE_ALL, [first.reshard(11, 8, 12, "6")]),
+    ]
+    assert merge(chunks).layouts == {11: NewLayout(9, 24, "6 12")}
+    batch = merge(chunks, set())
+    assert batch.layouts == {11: NewLayout(9, 24, "6 12")}
+    rows = [row for effects in batch.effects for row in journal_rows(effects)]
+    assert len(rows) == 2
+    assert rows[0].startswith("(11,'layout 9','layout',8,0,0,0,1,1,1,'rrr")
+    assert "'12 shards'" in rows[1]
+    assert (batch.letters, batch.seconds, batch.products, batch.shards) == ([], [], {}, {})
+    assert batch.product_ids == [11]
+
+
+def test_a_transfer_leaves_a_trace_only_where_it_crosses_batches() -> None:
+    stream = FakeStream(3)
+    start = [stream.load(11, 10), stream.take(11, 4, peer=5, transfer=1)]
+    within = [stream.take(11, 2, peer=6, transfer=1), stream.ack(11, peer=6, transfer=1)]
+    batch = merge([chunk_of(3, BEFORE_ALL, start + within)])
+    assert batch.opened == {TransferKey(11, 3, 5, 1): Opening(1, 4, start[1].id)}
+    assert batch.ended == []
+    position = stream.position
+    ends = [stream.ack(11, peer=5, transfer=1), stream.take(11, 1, peer=5, transfer=2)]
+    batch = merge([chunk_of(3, position, ends)])
+    assert batch.ended == [TransferKey(11, 3, 5, 1)]
+    assert batch.opened == {TransferKey(11, 3, 5, 2): Opening(1, 1, ends[1].id)}
+
+
+def test_a_tombstone_is_kept_and_changes_nothing() -> None:
+    stream = FakeStream(0)
+    entries = [stream.load(11, 10), stream.tombstone(11, "never")]
+    batch = merge([chunk_of(0, BEFORE_ALL, entries)])
+    shard = batch.shards[ShardKey(11, 0)]
+    assert (shard.available, shard.last_event) == (10, entries[1].id)
+    assert (batch.rows, len(batch.raw)) == (0, 2)
+
+
+def test_a_refused_change_of_layout_leaves_a_letter_and_nothing_else() -> None:
+    stream = FakeStream(0)
+    (milder,) = _parts([chunk_of(0, BEFORE_ALL, [stream.reshard(11, 9, 24)])], "unknown_product 11")
+    batch = merge(milder)
+    assert (batch.layouts, batch.shards, batch.rows, len(batch.letters)) == ({}, {}, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,10 @@ RETURNED_BY_INCLUDES = {
     "read_head(": "fenced",
     "find_records(": "corrupt",
     "= read_stock(": "missing",
+    "= read_info(": "missing",
     "adjust(": "missing",
 }
-TAKEN_CARE_OF = {"load": {"missing"}}
+TAKEN_CARE_OF = {"load": {"missing"}, "tell": {"missing"}, "inform": {"missing"}}
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)

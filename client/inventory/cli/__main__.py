@@ -14,7 +14,7 @@ from inventory.cli.migrate import migrate
 from inventory.cli.output import console, error_json, print_json, sentence_of
 from inventory.cli.session import DEFAULT_TARGET, Session
 from inventory.cli.simulate import simulate
-from inventory.cli.stock import deduct, stock
+from inventory.cli.stock import deduct, resolve, stock
 from inventory.client import InventoryError
 
 PROGRAM = "inventoryctl"
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.command()(migrate)
 app.add_typer(products.app, name="product")
 app.command()(deduct)
+app.command()(resolve)
 app.command()(stock)
 app.command()(doctor)
 app.command()(simulate)

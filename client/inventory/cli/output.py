@@ -10,7 +10,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from inventory.client import Deduction, InventoryError, Outcome, Product, ProductStatus, Stock
+from inventory.client import (
+    Deduction,
+    InventoryError,
+    Outcome,
+    Product,
+    ProductStatus,
+    Resolution,
+    Stock,
+)
 
 PIPE_WIDTH = 160
 """Columns where no terminal says how many it has; enough for every table."""
@@ -18,6 +26,7 @@ PIPE_WIDTH = 160
 _PREFIXES: Mapping[type[Enum], str] = {
     Outcome: "OUTCOME_",
     ProductStatus: "PRODUCT_STATUS_",
+    Resolution: "RESOLUTION_",
 }
 """How inventory.v1 begins the names of these values."""
 
@@ -113,6 +122,7 @@ def print_products(products: Sequence[Product]) -> None:
         "buffer",
         "sold",
         "shards",
+        "pinned",
         "epoch",
     )
     table.columns[1].justify = "left"
@@ -127,6 +137,7 @@ def print_products(products: Sequence[Product]) -> None:
             str(product.buffer_stock),
             str(product.sold_count),
             str(product.shards),
+            str(product.pinned_shards or ""),
             str(product.epoch),
         )
     console().print(table)

@@ -21,6 +21,8 @@ RequestId = Annotated[
 ]
 Reason = Annotated[str, typer.Option(help="Why, for the journal.", show_default=False)]
 
+AUTOMATIC = "auto"
+
 
 @app.command()
 def put(
@@ -28,7 +30,7 @@ def put(
     product_id: ProductId,
     total: Annotated[int, typer.Option(help="All units; 0 keeps a loaded product's.")] = 0,
     name: Annotated[str, typer.Option(help="What people call it.", show_default=False)] = "",
-    shards: Annotated[int, typer.Option(help="Shards; 0: the service chooses.")] = 0,
+    shards: Annotated[int, typer.Option(help="Shards to keep to; 0: the service chooses.")] = 0,
     buffer_percent: Annotated[
         int | None, typer.Option(help="Share that stays in the ledger, in percent. [default: 5]")
     ] = None,
@@ -102,6 +104,31 @@ def close(context: typer.Context, product_id: ProductId) -> None:
 
 
 @app.command()
+def shards(
+    context: typer.Context,
+    product_id: ProductId,
+    count: Annotated[
+        str,
+        typer.Argument(
+            help="Shards, a divisor of the partition count; auto or 0: the service chooses from the "
+            "demand, from now on.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Change a product's shard count, also while it is on sale, and keep it."""
+    wanted = _shard_count(count)
+    session = session_of(context)
+    with session.client() as client:
+        version = client.set_shards(product_id, wanted)
+    if session.as_json:
+        print_json({"layout_version": version})
+        return
+    number = f"{wanted} shards" if wanted else "as many shards as the demand asks for"
+    console().print(f"product {product_id} has {number} (layout {version})")
+
+
+@app.command()
 def restock(
     context: typer.Context,
     product_id: ProductId,
@@ -129,6 +156,16 @@ def remove(
     with session_of(context).client() as client:
         replayed = client.remove(product_id, quantity, request_id=change_id, reason=reason)
     _changed(context, f"{quantity} units removed from", product_id, change_id, replayed=replayed)
+
+
+def _shard_count(text: str) -> int:
+    if text == AUTOMATIC:
+        return 0
+    if not text.isascii() or not text.isdigit():
+        raise typer.BadParameter(
+            f"'{text}' is neither a number nor {AUTOMATIC}", param_hint="COUNT"
+        )
+    return int(text)
 
 
 def _show(context: typer.Context, product: Product) -> None:

@@ -1,4 +1,4 @@
-"""`inventoryctl deduct` and `inventoryctl stock`."""
+"""`inventoryctl deduct`, `inventoryctl resolve` and `inventoryctl stock`."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -18,7 +18,7 @@ from inventory.cli.output import (
 )
 from inventory.cli.products import ProductId, Units
 from inventory.cli.session import Session, ended, session_of
-from inventory.client import Deduction, Stock
+from inventory.client import Deduction, Resolution, Stock
 
 
 def deduct(
@@ -51,6 +51,31 @@ def deduct(
     else:
         _tell(deduction, product_id, quantity)
     ended(Exit.OK if deduction.accepted else Exit.REFUSED)
+
+
+def resolve(
+    context: typer.Context,
+    product_id: ProductId,
+    request_id: Annotated[
+        str, typer.Argument(help="The request, as it was sent.", show_default=False)
+    ],
+) -> None:
+    """Decide a request whose answer was lost: deducted, refused, or never, whatever still arrives."""
+    session = session_of(context)
+    with session.client() as client:
+        resolved = client.resolve(product_id, request_id)
+    if session.as_json:
+        print_json(resolved)
+    else:
+        request = f"request {request_id} of product {product_id}"
+        console().print(f"{request}: {_ENDS[resolved.resolution].format(resolved.quantity)}")
+
+
+_ENDS = {
+    Resolution.DEDUCTED: "deducted {} units",
+    Resolution.REFUSED: "refused for shortage, and so is a late copy",
+    Resolution.NEVER: "took nothing, and no late copy of it will",
+}
 
 
 def stock(

@@ -112,7 +112,10 @@ class AsyncInventoryClient:
     async def resolve(
         self, product_id: int, request_id: str, *, deadline_s: float | None = None
     ) -> Resolved:
-        """Decides a request whose answer was lost."""
+        """Decides a request whose answer was lost, for good: a late copy of it changes nothing any more.
+
+        After NEVER, `deduct` with the same id raises RequestMismatch, reason RESOLVED_NEVER.
+        """
         return await self._run(self._calls.resolve(product_id, request_id, deadline_s))
 
     async def get_stock(self, product_id: int, *, deadline_s: float | None = None) -> Stock:
@@ -180,6 +183,15 @@ class AsyncInventoryClient:
     ) -> bool:
         """Takes unsold units away once per request_id; True: it had been applied before."""
         return await self._run(self._calls.remove(product_id, quantity, request_id, reason))
+
+    async def set_shards(
+        self, product_id: int, shards: int, *, deadline_s: float | None = None
+    ) -> int:
+        """Splits a product into so many shards, also while it is on sale, and keeps it so.
+
+        0: leaves the number to the service from now on. Returns the version of the layout in force.
+        """
+        return await self._run(self._calls.set_shards(product_id, shards, deadline_s))
 
     async def get_cluster(self) -> Cluster:
         """Reads the partitions' state, the service's version and the ledger's schema."""

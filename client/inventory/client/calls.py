@@ -7,7 +7,7 @@ from grpc_health.v1 import health_pb2
 
 from inventory.client.failures import Failure, error_of
 from inventory.client.messages import build
-from inventory.client.outcomes import Resolution, Resolved
+from inventory.client.outcomes import Resolved
 from inventory.client.records import (
     Cluster,
     LoadedProduct,
@@ -18,6 +18,7 @@ from inventory.client.records import (
     cluster_of,
     loaded_of,
     product_of,
+    resolved_of,
     stock_of,
 )
 from inventory.client.retrier import Retrier
@@ -35,16 +36,11 @@ from inventory.client.rpcs import (
     REMOVE,
     RESOLVE_REQUEST,
     RESTOCK,
+    SET_SHARDS,
     WATCH_STOCK,
 )
 from inventory.client.steps import Send, Steps
 from inventory.v1 import admin_pb2, inventory_pb2
-
-_RESOLUTIONS = {
-    inventory_pb2.ResolveRequestResponse.RESOLUTION_DEDUCTED: Resolution.DEDUCTED,
-    inventory_pb2.ResolveRequestResponse.RESOLUTION_REFUSED: Resolution.REFUSED,
-    inventory_pb2.ResolveRequestResponse.RESOLUTION_NEVER: Resolution.NEVER,
-}
 
 
 class Calls:
@@ -62,7 +58,7 @@ class Calls:
         reply = yield from self._retrier.answer(
             RESOLVE_REQUEST, request, deadline_s=deadline_s, request_id=request_id
         )
-        return Resolved(_RESOLUTIONS[reply.resolution], reply.quantity)
+        return resolved_of(reply)
 
     def get_stock(self, product_id: int, deadline_s: float | None) -> Steps[Stock]:
         request = build(inventory_pb2.GetStockRequest, product_id=product_id)
@@ -144,6 +140,15 @@ class Calls:
             REMOVE, request, policy=FOR_ADMIN, request_id=request.request_id
         )
         return reply.replayed
+
+    def set_shards(
+        self, product_id: int, shards: int, deadline_s: float | None = None
+    ) -> Steps[int]:
+        request = build(admin_pb2.SetShardsRequest, product_id=product_id, shards=shards)
+        reply = yield from self._retrier.answer(
+            SET_SHARDS, request, policy=FOR_ADMIN, deadline_s=deadline_s
+        )
+        return reply.layout_version
 
     def get_cluster(self) -> Steps[Cluster]:
         reply = yield from self._retrier.answer(GET_CLUSTER, admin_pb2.GetClusterRequest())

@@ -32,7 +32,7 @@ UNREACHABLE = "UNREACHABLE"
 
 NO_CONNECTION = "no connection to the service can be made"
 
-PENDING = frozenset({"LOAD_PENDING", "CLOSE_PENDING"})
+PENDING = frozenset({"LOAD_PENDING", "CLOSE_PENDING", "RESHARD_PENDING"})
 """The change has begun and is not done; the same call again continues it."""
 
 _MessageT = TypeVar("_MessageT", bound=Message)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from inventory.client.errors import ServiceFault
+from inventory.client.outcomes import Resolution, Resolved
 from inventory.v1 import admin_pb2, inventory_pb2
 
 
@@ -87,6 +89,7 @@ class Product:
     max_per_user: int
     low_stock: int
     version: int
+    pinned_shards: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,17 @@ def stock_of(message: inventory_pb2.Stock) -> Stock:
     )
 
 
+def resolved_of(message: inventory_pb2.ResolveRequestResponse) -> Resolved:
+    """ServiceFault for a word that this client does not know, from a newer service."""
+    resolution = _RESOLUTIONS.get(message.resolution)
+    if resolution is None:
+        raise ServiceFault(
+            "the service answers with a word that this client does not know",
+            reason="UNKNOWN_RESOLUTION",
+        )
+    return Resolved(resolution, message.quantity)
+
+
 def product_of(message: admin_pb2.Product) -> Product:
     return Product(
         product_id=message.product_id,
@@ -165,6 +179,7 @@ def product_of(message: admin_pb2.Product) -> Product:
         max_per_user=message.max_per_user,
         low_stock=message.low_stock,
         version=message.version,
+        pinned_shards=message.pinned_shards,
     )
 
 
@@ -209,6 +224,12 @@ def _partition_of(message: admin_pb2.Partition) -> Partition:
         backlog=message.backlog,
     )
 
+
+_RESOLUTIONS = {
+    inventory_pb2.ResolveRequestResponse.RESOLUTION_DEDUCTED: Resolution.DEDUCTED,
+    inventory_pb2.ResolveRequestResponse.RESOLUTION_REFUSED: Resolution.REFUSED,
+    inventory_pb2.ResolveRequestResponse.RESOLUTION_NEVER: Resolution.NEVER,
+}
 
 _STATUSES = {
     inventory_pb2.PRODUCT_STATUS_CLOSED: ProductStatus.CLOSED,

@@ -49,6 +49,7 @@ RESOLVE_REQUEST = Rpc(
     _INVENTORY + "ResolveRequest",
     inventory_pb2.ResolveRequestRequest,
     inventory_pb2.ResolveRequestResponse,
+    acts=True,
 )
 GET_STOCK = Rpc(
     _INVENTORY + "GetStock", inventory_pb2.GetStockRequest, inventory_pb2.GetStockResponse
@@ -72,6 +73,9 @@ LOAD = Rpc(_ADMIN + "Load", admin_pb2.LoadRequest, admin_pb2.LoadResponse, acts=
 CLOSE = Rpc(_ADMIN + "Close", admin_pb2.CloseRequest, admin_pb2.CloseResponse, acts=True)
 RESTOCK = Rpc(_ADMIN + "Restock", admin_pb2.RestockRequest, admin_pb2.RestockResponse, acts=True)
 REMOVE = Rpc(_ADMIN + "Remove", admin_pb2.RemoveRequest, admin_pb2.RemoveResponse, acts=True)
+SET_SHARDS = Rpc(
+    _ADMIN + "SetShards", admin_pb2.SetShardsRequest, admin_pb2.SetShardsResponse, acts=True
+)
 GET_CLUSTER = Rpc(_ADMIN + "GetCluster", admin_pb2.GetClusterRequest, admin_pb2.GetClusterResponse)
 HEALTH_CHECK = Rpc(
     "/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse

@@ -43,6 +43,7 @@ class Product(_message.Message):
     MAX_PER_USER_FIELD_NUMBER: _builtins.int
     LOW_STOCK_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    PINNED_SHARDS_FIELD_NUMBER: _builtins.int
     product_id: _builtins.int
     """The product, at least 1."""
     name: _builtins.str
@@ -73,6 +74,8 @@ class Product(_message.Message):
     """Available units below which the product counts as low on stock; 0: never."""
     version: _builtins.int
     """Raised by every change of the row."""
+    pinned_shards: _builtins.int
+    """Shards that an operator asked for, by PutProduct or SetShards; 0: the service chooses from the demand."""
     def __init__(
         self,
         *,
@@ -91,10 +94,11 @@ class Product(_message.Message):
         max_per_user: _builtins.int = ...,
         low_stock: _builtins.int = ...,
         version: _builtins.int = ...,
+        pinned_shards: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_stock", b"available_stock", "buffer_percent", b"buffer_percent", "buffer_stock", b"buffer_stock", "epoch", b"epoch", "held_stock", b"held_stock", "layout_version", b"layout_version", "low_stock", b"low_stock", "max_per_user", b"max_per_user", "name", b"name", "product_id", b"product_id", "shards", b"shards", "sold_count", b"sold_count", "status", b"status", "total_stock", b"total_stock", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_stock", b"available_stock", "buffer_percent", b"buffer_percent", "buffer_stock", b"buffer_stock", "epoch", b"epoch", "held_stock", b"held_stock", "layout_version", b"layout_version", "low_stock", b"low_stock", "max_per_user", b"max_per_user", "name", b"name", "pinned_shards", b"pinned_shards", "product_id", b"product_id", "shards", b"shards", "sold_count", b"sold_count", "status", b"status", "total_stock", b"total_stock", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -124,7 +128,9 @@ class PutProductRequest(_message.Message):
     buffer_percent: _builtins.int
     """Share of the available units that Load keeps back, in percent, 0 to 100; unset: 5."""
     shards: _builtins.int
-    """Shards, a divisor of the cluster's partition count; 0: the service's default."""
+    """Shards, a divisor of the cluster's partition count; 0: the service's default at first, then what
+    the demand asks for.
+    """
     max_per_user: _builtins.int
     """Units that one user may hold and buy; 0: no limit."""
     low_stock: _builtins.int
@@ -526,7 +532,7 @@ Global___RemoveResponse: _TypeAlias = RemoveResponse  # noqa: Y015
 
 @_typing.final
 class SetShardsRequest(_message.Message):
-    """A new number of shards."""
+    """A number of shards to keep to."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -535,7 +541,9 @@ class SetShardsRequest(_message.Message):
     product_id: _builtins.int
     """The product, at least 1."""
     shards: _builtins.int
-    """Shards, a divisor of the cluster's partition count; 0: let the service choose from the demand."""
+    """Shards, a divisor of the cluster's partition count; 0: let the service choose from the demand, from
+    now on: the layout stays until the demand changes.
+    """
     def __init__(
         self,
         *,
@@ -552,13 +560,13 @@ Global___SetShardsRequest: _TypeAlias = SetShardsRequest  # noqa: Y015
 
 @_typing.final
 class SetShardsResponse(_message.Message):
-    """The layout that is being brought about."""
+    """The layout in force."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LAYOUT_VERSION_FIELD_NUMBER: _builtins.int
     layout_version: _builtins.int
-    """Its version."""
+    """Its version; it grows by each change. 0: the product was never loaded."""
     def __init__(
         self,
         *,

@@ -166,7 +166,8 @@ class AdminServiceServicer:
         """Takes a product off sale and brings its units back to the ledger.
 
         UNAVAILABLE, of whatever reason, may leave the closing begun: the same call again continues it.
-        Reason CLOSE_PENDING: it certainly has begun.
+        Reason CLOSE_PENDING: it certainly has begun. Reason LAYOUT_CHANGING: it has not, because the shard
+        count is being changed; call again a moment later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -187,7 +188,14 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetShards(self, request, context):
-        """Changes the number of shards of a product that is on sale.
+        """Changes the number of shards of a product, also while it is on sale, and keeps the service from
+        changing it by itself. Returns when the product sells in its new layout.
+
+        UNAVAILABLE with reason RESHARD_PENDING: the change has begun, or was rolled back because a part of
+        the live stock does not answer; it goes on by itself, and the same call again waits for its end.
+        Reasons LAYOUT_CHANGING (it is on its way to another count) and STATUS_CHANGING (it is being loaded or
+        closed): nothing was changed, call again. A product that is off sale keeps the number for its next
+        load.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -52,14 +52,23 @@ class AdminServiceStub:
     """Takes a product off sale and brings its units back to the ledger.
 
     UNAVAILABLE, of whatever reason, may leave the closing begun: the same call again continues it.
-    Reason CLOSE_PENDING: it certainly has begun.
+    Reason CLOSE_PENDING: it certainly has begun. Reason LAYOUT_CHANGING: it has not, because the shard
+    count is being changed; call again a moment later.
     """
     Restock: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RestockRequest, _admin_pb2.RestockResponse]
     """Adds units, once per (product_id, request_id)."""
     Remove: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveRequest, _admin_pb2.RemoveResponse]
     """Takes unsold units away, once per (product_id, request_id); never more than are available."""
     SetShards: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetShardsRequest, _admin_pb2.SetShardsResponse]
-    """Changes the number of shards of a product that is on sale."""
+    """Changes the number of shards of a product, also while it is on sale, and keeps the service from
+    changing it by itself. Returns when the product sells in its new layout.
+
+    UNAVAILABLE with reason RESHARD_PENDING: the change has begun, or was rolled back because a part of
+    the live stock does not answer; it goes on by itself, and the same call again waits for its end.
+    Reasons LAYOUT_CHANGING (it is on its way to another count) and STATUS_CHANGING (it is being loaded or
+    closed): nothing was changed, call again. A product that is off sale keeps the number for its next
+    load.
+    """
     Freeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FreezeRequest, _admin_pb2.FreezeResponse]
     """Stops the sale of a product, with a reason."""
     Unfreeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]
@@ -102,14 +111,23 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Takes a product off sale and brings its units back to the ledger.
 
     UNAVAILABLE, of whatever reason, may leave the closing begun: the same call again continues it.
-    Reason CLOSE_PENDING: it certainly has begun.
+    Reason CLOSE_PENDING: it certainly has begun. Reason LAYOUT_CHANGING: it has not, because the shard
+    count is being changed; call again a moment later.
     """
     Restock: _aio.UnaryUnaryMultiCallable[_admin_pb2.RestockRequest, _admin_pb2.RestockResponse]  # type: ignore[assignment]
     """Adds units, once per (product_id, request_id)."""
     Remove: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveRequest, _admin_pb2.RemoveResponse]  # type: ignore[assignment]
     """Takes unsold units away, once per (product_id, request_id); never more than are available."""
     SetShards: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetShardsRequest, _admin_pb2.SetShardsResponse]  # type: ignore[assignment]
-    """Changes the number of shards of a product that is on sale."""
+    """Changes the number of shards of a product, also while it is on sale, and keeps the service from
+    changing it by itself. Returns when the product sells in its new layout.
+
+    UNAVAILABLE with reason RESHARD_PENDING: the change has begun, or was rolled back because a part of
+    the live stock does not answer; it goes on by itself, and the same call again waits for its end.
+    Reasons LAYOUT_CHANGING (it is on its way to another count) and STATUS_CHANGING (it is being loaded or
+    closed): nothing was changed, call again. A product that is off sale keeps the number for its next
+    load.
+    """
     Freeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.FreezeRequest, _admin_pb2.FreezeResponse]  # type: ignore[assignment]
     """Stops the sale of a product, with a reason."""
     Unfreeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]  # type: ignore[assignment]
@@ -179,7 +197,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Takes a product off sale and brings its units back to the ledger.
 
         UNAVAILABLE, of whatever reason, may leave the closing begun: the same call again continues it.
-        Reason CLOSE_PENDING: it certainly has begun.
+        Reason CLOSE_PENDING: it certainly has begun. Reason LAYOUT_CHANGING: it has not, because the shard
+        count is being changed; call again a moment later.
         """
 
     @_abc_1.abstractmethod
@@ -204,7 +223,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SetShardsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SetShardsResponse, _abc.Awaitable[_admin_pb2.SetShardsResponse]]:
-        """Changes the number of shards of a product that is on sale."""
+        """Changes the number of shards of a product, also while it is on sale, and keeps the service from
+        changing it by itself. Returns when the product sells in its new layout.
+
+        UNAVAILABLE with reason RESHARD_PENDING: the change has begun, or was rolled back because a part of
+        the live stock does not answer; it goes on by itself, and the same call again waits for its end.
+        Reasons LAYOUT_CHANGING (it is on its way to another count) and STATUS_CHANGING (it is being loaded or
+        closed): nothing was changed, call again. A product that is off sale keeps the number for its next
+        load.
+        """
 
     @_abc_1.abstractmethod
     def Freeze(

@@ -41,7 +41,10 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     OUTCOME_FROZEN: _Outcome.ValueType  # 4
     """The product is closed or frozen; reason says which. FAILED_PRECONDITION."""
     OUTCOME_REQUEST_MISMATCH: _Outcome.ValueType  # 5
-    """This request_id was used before for another quantity, user or kind of call. ALREADY_EXISTS."""
+    """This request_id was used before for another quantity, user or kind of call; or, reason
+    RESOLVED_NEVER, this is a late copy of a request that ResolveRequest decided: it takes nothing, ever.
+    ALREADY_EXISTS.
+    """
     OUTCOME_INVALID: _Outcome.ValueType  # 6
     """A field is out of its bounds; reason names it. INVALID_ARGUMENT."""
     OUTCOME_USER_LIMIT: _Outcome.ValueType  # 7
@@ -67,7 +70,10 @@ OUTCOME_UNKNOWN_PRODUCT: Outcome.ValueType  # 3
 OUTCOME_FROZEN: Outcome.ValueType  # 4
 """The product is closed or frozen; reason says which. FAILED_PRECONDITION."""
 OUTCOME_REQUEST_MISMATCH: Outcome.ValueType  # 5
-"""This request_id was used before for another quantity, user or kind of call. ALREADY_EXISTS."""
+"""This request_id was used before for another quantity, user or kind of call; or, reason
+RESOLVED_NEVER, this is a late copy of a request that ResolveRequest decided: it takes nothing, ever.
+ALREADY_EXISTS.
+"""
 OUTCOME_INVALID: Outcome.ValueType  # 6
 """A field is out of its bounds; reason names it. INVALID_ARGUMENT."""
 OUTCOME_USER_LIMIT: Outcome.ValueType  # 7
@@ -384,7 +390,9 @@ class ShardStock(_message.Message):
     SOLD_FIELD_NUMBER: _builtins.int
     IN_TRANSIT_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
-    """The shard, 0 to the product's shard count less one."""
+    """The shard, 0 to the product's shard count less one. Numbers from the shard count on are of shards that
+    left in a change of the layout: they serve nobody, and what they hold moves to the others.
+    """
     partition: _builtins.int
     """The partition that the shard's keys are in, 0 to the cluster's partition count less one."""
     available: _builtins.int
@@ -455,7 +463,9 @@ class Stock(_message.Message):
     """Where the product is in its life."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardStock]:
-        """The shards, in their order; empty for a product that is closed."""
+        """The shards, in their order, then those that left in a change of the layout and are being emptied;
+        empty for a product that is closed.
+        """
 
     def __init__(
         self,

@@ -109,6 +109,9 @@ class InventoryServiceServicer:
 
     def ResolveRequest(self, request, context):
         """Decides a request whose answer was lost: it was DEDUCTED, REFUSED, or NEVER happened and never will.
+
+        The answer is final, and the same however often it is asked for. It takes nothing by itself. An id that
+        was used for Restock or Remove is answered ALREADY_EXISTS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,7 +51,11 @@ class InventoryServiceStub:
     StreamDeduct: _grpc.StreamStreamMultiCallable[_inventory_pb2.StreamDeductRequest, _inventory_pb2.StreamDeductResponse]
     """The same over one long call: one response per request, in the order of the requests."""
     ResolveRequest: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.ResolveRequestRequest, _inventory_pb2.ResolveRequestResponse]
-    """Decides a request whose answer was lost: it was DEDUCTED, REFUSED, or NEVER happened and never will."""
+    """Decides a request whose answer was lost: it was DEDUCTED, REFUSED, or NEVER happened and never will.
+
+    The answer is final, and the same however often it is asked for. It takes nothing by itself. An id that
+    was used for Restock or Remove is answered ALREADY_EXISTS.
+    """
     GetStock: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.GetStockRequest, _inventory_pb2.GetStockResponse]
     """Reads one product's live counts, added up over its shards."""
     BatchGetStock: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.BatchGetStockRequest, _inventory_pb2.BatchGetStockResponse]
@@ -77,7 +81,11 @@ class InventoryServiceAsyncStub(InventoryServiceStub):
     StreamDeduct: _aio.StreamStreamMultiCallable[_inventory_pb2.StreamDeductRequest, _inventory_pb2.StreamDeductResponse]  # type: ignore[assignment]
     """The same over one long call: one response per request, in the order of the requests."""
     ResolveRequest: _aio.UnaryUnaryMultiCallable[_inventory_pb2.ResolveRequestRequest, _inventory_pb2.ResolveRequestResponse]  # type: ignore[assignment]
-    """Decides a request whose answer was lost: it was DEDUCTED, REFUSED, or NEVER happened and never will."""
+    """Decides a request whose answer was lost: it was DEDUCTED, REFUSED, or NEVER happened and never will.
+
+    The answer is final, and the same however often it is asked for. It takes nothing by itself. An id that
+    was used for Restock or Remove is answered ALREADY_EXISTS.
+    """
     GetStock: _aio.UnaryUnaryMultiCallable[_inventory_pb2.GetStockRequest, _inventory_pb2.GetStockResponse]  # type: ignore[assignment]
     """Reads one product's live counts, added up over its shards."""
     BatchGetStock: _aio.UnaryUnaryMultiCallable[_inventory_pb2.BatchGetStockRequest, _inventory_pb2.BatchGetStockResponse]  # type: ignore[assignment]
@@ -124,7 +132,11 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inventory_pb2.ResolveRequestRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inventory_pb2.ResolveRequestResponse, _abc.Awaitable[_inventory_pb2.ResolveRequestResponse]]:
-        """Decides a request whose answer was lost: it was DEDUCTED, REFUSED, or NEVER happened and never will."""
+        """Decides a request whose answer was lost: it was DEDUCTED, REFUSED, or NEVER happened and never will.
+
+        The answer is final, and the same however often it is asked for. It takes nothing by itself. An id that
+        was used for Restock or Remove is answered ALREADY_EXISTS.
+        """
 
     @_abc_1.abstractmethod
     def GetStock(

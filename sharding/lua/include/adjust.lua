@@ -2,7 +2,7 @@
 --
 -- Returns what the two scripts return.
 local function adjust(kind, sign)
-  local record_keys = { KEYS[4], KEYS[5], KEYS[6] }
+  local memory = { KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
   local events_key = KEYS[3]
   local product, layout, cap = ARGV[3], ARGV[4], ARGV[5]
   local request_id, quantity, reason = ARGV[6], ARGV[7], ARGV[8]
@@ -11,7 +11,7 @@ local function adjust(kind, sign)
   if not head then return refusal end
   local field = product .. ":" .. request_id
   local found
-  found, refusal = find_records(record_keys, { field })
+  found, refusal = find_records(memory, { field })
   if not found then return refusal end
   local stock
   stock, refusal = read_stock(KEYS[2])
@@ -27,8 +27,8 @@ local function adjust(kind, sign)
     return answer("R")
   end
   if stock.state ~= "open" then return answer("F") end
-  if stock.layout ~= tonumber(layout) then return answer("S") end
-  if records_are_full(head, record_keys, 1, tonumber(cap)) then return answer("O") end
+  if not stock.serves or stock.layout ~= tonumber(layout) then return answer("S") end
+  if is_full(current_records(head, memory), 1, cap) then return answer("O") end
   local delta = sign * quantity
   if stock.available + delta < 0 then return answer("I") end
 
@@ -40,6 +40,6 @@ local function adjust(kind, sign)
   if refusal then return refusal end
   -- From here on it must succeed.
   write_counts(stock)
-  redis.call("HSET", current_records(head, record_keys), field, same .. int(stock.available))
+  redis.call("HSET", current_records(head, memory), field, same .. int(stock.available))
   return answer("D")
 end

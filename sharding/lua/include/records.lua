@@ -1,20 +1,32 @@
--- Request records: `<product>:<request_id>` to `<letter><quantity>:<user>:<available after it>`.
--- They are looked up in every generation and written to the newest.
+-- What a partition remembers of requests: `<product>:<request_id>` to one of
+--   d<quantity>:<user>:<available after it>:<shard>   units were taken
+--   i<quantity>:<user>:                       refused for good
+--   n                                         never came, and never will take anything
+--   b                                         may take nothing here; its home knows what became of it
+--   res<quantity>:…, rem<quantity>:…          a restock, a removal
+-- The first and the last line are records: stock bounds their number. The others are tombstones, which
+-- nothing bounds but a cap; they have hashes of their own. Both are looked up in every generation and
+-- written to the newest. `memory` is the keys of the records' three generations and the tombstones' three.
 local RECORD_GENERATIONS = 3
 
-local function current_records(head, record_keys)
-  return record_keys[head.records % RECORD_GENERATIONS + 1]
+local function current_records(head, memory)
+  return memory[head.records % RECORD_GENERATIONS + 1]
 end
 
--- Values by position in `fields`, or nil and the refusal. A generation with its sentinel only is skipped.
-local function find_records(record_keys, fields)
+local function current_tombstones(head, memory)
+  return memory[RECORD_GENERATIONS + head.records % RECORD_GENERATIONS + 1]
+end
+
+-- Values by position in `fields`, or nil and the refusal. A record counts more than a tombstone. A hash
+-- with its sentinel only is skipped.
+local function find_records(memory, fields)
   local found = {}
   if #fields == 0 then return found end
-  for _, key in ipairs(record_keys) do
-    local length = redis.pcall("HLEN", key)
+  for i = #memory, 1, -1 do
+    local length = redis.pcall("HLEN", memory[i])
     if type(length) ~= "number" then return nil, { "corrupt", "records" } end
     if length > 1 then
-      for position, value in ipairs(redis.call("HMGET", key, unpack(fields))) do
+      for position, value in ipairs(redis.call("HMGET", memory[i], unpack(fields))) do
         if value then found[position] = value end
       end
     end
@@ -22,6 +34,6 @@ local function find_records(record_keys, fields)
   return found
 end
 
-local function records_are_full(head, record_keys, added, cap)
-  return redis.call("HLEN", current_records(head, record_keys)) + added > cap
+local function is_full(key, added, cap)
+  return redis.call("HLEN", key) + added > tonumber(cap)
 end

@@ -5,20 +5,24 @@
 --   loaded                  units that came in here by load and restock, less those removed or given back
 --                           here; below zero where units left that came in at another shard
 --   moves                   raised by every call that can bring units back or carry them away unsold
---   layout                  version of the layout that the shard belongs to
+--   layout                  version of the newest layout that the shard was told of
+--   serves                  1: it takes requests of that layout; 0: none, it only gives its units away;
+--                           a shard that version 0.1 wrote has no such field and serves
 --   epoch                   which load of the product this is
 --   state                   loading, open, closing, closed
 --   frozen                  1: nothing may be taken
 --   out:<partition>         <number>:<units> of the last take for that receiver; 0 units: it has arrived
 --   in:<partition>          number of the last put from that donor
+--   visited                 1: it took requests whose home was away
 --   gathering_until_ms      while it lasts, the shard gives only to receivers with a lower number
 
+local FLAGS = { ["0"] = true, ["1"] = true }
 local STATES = { loading = true, open = true, closing = true, closed = true }
 
 -- The shard as a table, or nil and the refusal.
 local function read_stock(key)
   local values = redis.pcall("HMGET", key, "available", "held", "sold", "loaded", "moves", "layout",
-    "epoch", "state", "frozen")
+    "epoch", "state", "frozen", "serves")
   if values.err then return nil, { "corrupt", "stock" } end
   if redis.call("EXISTS", key) == 0 then return nil, { "missing" } end
   local stock = {
@@ -32,9 +36,10 @@ local function read_stock(key)
     epoch = whole(values[7]),
     state = values[8],
     frozen = values[9] ~= "0",
+    serves = values[10] ~= "0",
   }
   if not (stock.available and stock.held and stock.sold and stock.loaded and stock.moves
-    and stock.layout and stock.epoch and STATES[stock.state] and (values[9] == "0" or values[9] == "1")) then
+    and stock.layout and stock.epoch and STATES[stock.state] and FLAGS[values[9]] and FLAGS[values[10] or "1"]) then
     return nil, { "corrupt", "stock" }
   end
   return stock
@@ -58,4 +63,13 @@ local function read_out(key, receiver)
   if not note then return 0, 0 end
   local number, units = string.match(note, "^(%d+):(%d+)$")
   return tonumber(number), tonumber(units)
+end
+
+-- Whether units have left for other shards and nobody has said that they arrived.
+local function has_open_transfers(key)
+  local fields = redis.call("HGETALL", key)
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 4) == "out:" and not string.find(fields[i + 1], ":0$") then return true end
+  end
+  return false
 end

@@ -1,0 +1,102 @@
+"""Work on the live stock that the ledger knows of and that must come to its end, whoever does it."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from ledger.database import Database, Row, Transaction
+from ledger.statements import placeholders, statement
+from sharding.events import EventId
+
+REMARK_CHARS_MAX = 200
+
+
+class OutboxKind(StrEnum):
+    """What is to be done."""
+
+    UNDO = "undo"
+    """The units of a request's second effect go back to their shard."""
+    TRANSFER = "transfer"
+    """Units that left a shard for another one arrive there."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """One piece of work. Fields that its kind does not have are 0, -1 or empty."""
+
+    id: int
+    product_id: int
+    partition: int
+    """Of the second effect; of the shard that the units left."""
+    epoch: int
+    event_id: EventId
+    """What had the second effect; what began the transfer."""
+    request_id: str
+    peer: int
+    """The partition that the units are for."""
+    transfer: int
+    """Its number between the two."""
+    quantity: int
+    attempts: int
+    """How often it was put off."""
+
+
+class Outbox:
+    """Reads and ends work; `Journal.apply` alone adds it, and ends what events tell the end of."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def due(
+        self, kind: OutboxKind, partitions: Collection[int], *, limit: int
+    ) -> Sequence[OutboxRow]:
+        """Open rows of these partitions whose time has come, the longest due first."""
+        if not partitions:
+            return []
+        sql = placeholders("outbox_due", len(partitions))
+
+        async def run(transaction: Transaction) -> Sequence[OutboxRow]:
+            values = (kind.value, *sorted(partitions), limit)
+            return [_outbox_row(row) for row in await transaction.rows(sql, values)]
+
+        return await self._database.transaction(run)
+
+    async def count_open(
+        self, kind: OutboxKind, partitions: Collection[int], *, older_than_s: int = 0
+    ) -> int:
+        """How many rows of these partitions have been open for so long at least."""
+        if not partitions:
+            return 0
+        sql = placeholders("outbox_open", len(partitions))
+
+        async def run(transaction: Transaction) -> int:
+            row = await transaction.row(sql, (kind.value, older_than_s, *sorted(partitions)))
+            assert row is not None
+            return int(row[0])
+
+        return await self._database.transaction(run)
+
+    async def done(self, row: OutboxRow, remark: str) -> None:
+        """End a row and keep it; nothing if it has ended."""
+        await self._execute("outbox_done", remark[:REMARK_CHARS_MAX], row.id)
+
+    async def postpone(self, row: OutboxRow, remark: str, *, pause_s: float) -> None:
+        """Let a row rest; nothing if it has ended."""
+        pause_us = timedelta(seconds=pause_s) // timedelta(microseconds=1)
+        await self._execute("outbox_postpone", pause_us, remark[:REMARK_CHARS_MAX], row.id)
+
+    async def remove(self, row: OutboxRow) -> None:
+        """End a row without a trace; nothing if it is gone."""
+        await self._execute("outbox_remove", row.id)
+
+    async def _execute(self, name: str, *values: object) -> None:
+        async def run(transaction: Transaction) -> None:
+            await transaction.execute(statement(name), values)
+
+        await self._database.transaction(run)
+
+
+def _outbox_row(row: Row) -> OutboxRow:
+    id_, product_id, partition, epoch, generation, number, *rest = row
+    return OutboxRow(id_, product_id, partition, epoch, EventId(generation, number), *rest)

@@ -1,0 +1,3 @@
+SELECT quantity
+FROM inventory_log
+WHERE product_id = %s AND request_id = %s AND kind = 'deduct'

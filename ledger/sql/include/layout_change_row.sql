@@ -1,0 +1,2 @@
+SELECT product_id, version, shards, cause, state
+FROM layout_change

@@ -1,0 +1,2 @@
+-- @include layout_change_row
+WHERE product_id = %s AND version = %s

@@ -1,0 +1,3 @@
+UPDATE layout_change
+SET state = %s
+WHERE product_id = %s AND version = %s AND state = %s

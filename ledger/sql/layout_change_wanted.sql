@@ -1,0 +1,3 @@
+-- @include layout_change_row
+WHERE product_id = %s AND state = 'wanted'
+LIMIT 1

@@ -1,0 +1,1 @@
+UPDATE outbox SET state = 'done', remark = %s WHERE id = %s AND state = 'open'

@@ -1,0 +1,6 @@
+DELETE ended
+FROM (
+    {rows}
+) AS known
+STRAIGHT_JOIN outbox AS ended FORCE INDEX (once) USING (product_id, partition_id, peer, transfer)
+WHERE ended.kind = 'transfer'

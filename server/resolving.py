@@ -1,0 +1,40 @@
+"""What became of a request whose answer was lost: the journal knows it, or the live stock decides."""
+
+import asyncio
+
+from ledger.errors import LedgerUnavailableError
+from ledger.products import Products
+from server.errors import refused
+from sharding.outcomes import Answer, Resolution, Resolved
+from sharding.stock import Stock
+
+JOURNAL_LOOK_S = 0.5
+"""How long the ledger may take; without it the live stock decides just as well."""
+
+
+class Resolver:
+    """Decides requests."""
+
+    def __init__(self, stock: Stock, products: Products) -> None:
+        self._stock = stock
+        self._products = products
+
+    async def resolve(self, product_id: int, request_id: str) -> Resolved:
+        """The end of a request, now and for ever; RefusedError if it cannot be said.
+
+        The journal goes first: it remembers longer than the live stock does.
+        """
+        units = await self._in_journal(product_id, request_id)
+        if units is not None:
+            return Resolved(Resolution.DEDUCTED, units)
+        resolved = await self._stock.resolve(product_id, request_id)
+        if isinstance(resolved, Answer):
+            raise refused(resolved)
+        return resolved
+
+    async def _in_journal(self, product_id: int, request_id: str) -> int | None:
+        try:
+            async with asyncio.timeout(JOURNAL_LOOK_S):
+                return await self._products.find_deduction(product_id, request_id)
+        except (LedgerUnavailableError, TimeoutError):
+            return None

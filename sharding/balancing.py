@@ -1,0 +1,168 @@
+"""Moving units between shards before anybody is short of them."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sharding.catalogue import Catalogue
+from sharding.errors import StockUnavailableError
+from sharding.outcomes import Reason
+from sharding.shards import MissingShardError, OpenTransfer, ShardReading, Shards
+from sharding.shortage import Survey, survey
+
+LEVEL_UNITS_MIN = 16
+"""Mean units a shard below which levelling is not worth its script calls: shortages find the rest."""
+BEHIND = 4
+"""A shard with less than a fourth of the mean has fallen behind."""
+FRAGMENTS = 4
+"""With less than one unit for each four shards, what is left is gathered in one of them: a request for
+several units then needs one move, and a survey one donor."""
+MOVES_AT_ONCE = 8
+
+
+class Move(NamedTuple):
+    """Units to bring from one partition to another."""
+
+    donor: int
+    receiver: int
+    units: int
+
+
+def emptying(readings: Sequence[ShardReading], serving: int) -> list[Move]:
+    """The moves that empty the shards behind the first `serving`, to those that have least."""
+    levels = {reading.partition: reading.available for reading in readings[:serving]}
+    moves = []
+    for reading in readings[serving:]:
+        if reading.available:
+            receiver = min(levels, key=levels.__getitem__)
+            moves.append(Move(reading.partition, receiver, reading.available))
+            levels[receiver] += reading.available
+    return moves
+
+
+def levelling(readings: Sequence[ShardReading], *, behind: int = BEHIND) -> list[Move]:
+    """The moves that lift shards which have fallen far behind to the mean; each from the richest."""
+    levels = {reading.partition: reading.available for reading in readings}
+    total = sum(levels.values())
+    mean = total // len(levels)
+    if 0 < total * FRAGMENTS <= len(levels):
+        return _merging(levels)
+    if mean < LEVEL_UNITS_MIN:
+        return []
+    moves = []
+    for receiver in sorted(levels, key=levels.__getitem__):
+        if levels[receiver] * behind >= mean:
+            break
+        moves += _lifting(receiver, levels, mean)
+    return moves
+
+
+def _lifting(receiver: int, levels: dict[int, int], mean: int) -> list[Move]:
+    moves = []
+    while levels[receiver] < mean:
+        donor = max(levels, key=levels.__getitem__)
+        units = min(levels[donor] - mean, mean - levels[receiver])
+        if units <= 0:
+            break
+        levels[donor] -= units
+        levels[receiver] += units
+        moves.append(Move(donor, receiver, units))
+    return moves
+
+
+def _merging(levels: dict[int, int]) -> list[Move]:
+    richest = max(levels, key=levels.__getitem__)
+    return [
+        Move(donor, richest, units) for donor, units in levels.items() if units and donor != richest
+    ]
+
+
+class Balancing:
+    """Carries such moves out. A move that does not come about is left to the next look."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    async def drain_retired(self, product_id: int) -> bool:
+        """Bring the units of shards that left to the others; whether nothing is left there.
+
+        StockUnavailableError if a shard cannot be asked.
+        """
+        # Another process may have changed the layout since this one looked.
+        self._catalogue.forget(product_id)
+        product = await self._catalogue.find(product_id)
+        if product is None:
+            return True
+        shards = product.shards
+        seen = await self._look(shards)
+        moves = emptying(seen.readings, len(shards.partitions))
+        await self._carry_out(shards, seen, moves)
+        retired = seen.readings[len(shards.partitions) :]
+        return seen.proven and not any(r.available or r.held for r in retired)
+
+    async def rebalance(self, product_id: int) -> int:
+        """Lift shards that have fallen behind, merge fragments; returns the units that moved."""
+        return await self._level(product_id, behind=BEHIND)
+
+    async def spread(self, product_id: int) -> None:
+        """Give every shard of a new layout its share, as far as that can be done now."""
+        try:
+            await self.drain_retired(product_id)
+            await self._level(product_id, behind=2)
+        except StockUnavailableError:
+            return  # shortages and the next look find what is left
+
+    async def _level(self, product_id: int, *, behind: int) -> int:
+        product = await self._catalogue.find(product_id)
+        if product is None:
+            return 0
+        shards = product.shards
+        seen = await self._look(shards)
+        if not seen.on_sale:
+            self._catalogue.forget(product_id)
+            return 0
+        moves = levelling(seen.readings[: len(shards.partitions)], behind=behind)
+        return await self._carry_out(shards, seen, moves)
+
+    async def _look(self, shards: Shards) -> Survey:
+        """A reading without open transfers, as far as they can be finished."""
+        try:
+            seen = await survey(shards)
+            if not seen.open_transfers:
+                return seen
+            for transfer in seen.open_transfers:
+                await shards.finish(transfer)
+            return await survey(shards)
+        except MissingShardError:
+            self._catalogue.forget(shards.product_id)
+            raise StockUnavailableError(
+                Reason.SHARD_CORRUPT, f"product {shards.product_id}"
+            ) from None
+
+    async def _carry_out(self, shards: Shards, seen: Survey, moves: Sequence[Move]) -> int:
+        numbers = {r.partition: r.last_out for r in seen.readings}
+        moved = 0
+        for start in range(0, len(moves), MOVES_AT_ONCE):
+            steps = [
+                _move(shards, move, number=numbers[move.donor].get(move.receiver, 0) + 1)
+                for move in moves[start : start + MOVES_AT_ONCE]
+            ]
+            results = await asyncio.gather(*steps, return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+                moved += result
+        return moved
+
+
+async def _move(shards: Shards, move: Move, *, number: int) -> int:
+    """Units that were moved; 0 if somebody else was faster. An open transfer is anybody's to finish."""
+    taken = await shards.take(
+        move.donor, receiver=move.receiver, number=number, quantity=move.units
+    )
+    if taken.word != "taken":
+        return 0
+    transfer = OpenTransfer(move.donor, move.receiver, number, taken.numbers[0])
+    await shards.put(transfer)
+    await shards.ack(transfer)
+    return transfer.units

@@ -1,0 +1,222 @@
+"""Changing a product's number of shards while it sells.
+
+    join     shards that are new begin without units and serve nobody yet
+    prepare  the base notes which layout is on its way
+    fence    every shard of the old layout serves nobody any more; from here on nothing is accepted
+    commit   the base decides: the new layout, or back to the old one
+    tell     every shard of the layout decided on serves it
+    spread   units move to where the requests go
+
+The base's decision is what counts: before it a change can be undone, after it only finished. So each
+step may be repeated, by several processes at once, and a change that broke off is taken up by whoever
+calls next. A shard accepts requests of one layout only, and only after the base has decided for it, so
+no two shards ever accept the same request under two layouts. Going back uses a version of its own,
+because some shards may have been fenced for the one that was given up. A shard that was out of reach
+then and still serves the old layout does no harm: it has the same number of shards, so every id has the
+same home.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgpack import packb
+
+from sharding import keys
+from sharding.balancing import Balancing
+from sharding.catalogue import Catalogue
+from sharding.cluster import Cluster, LaneKind
+from sharding.directory import Directory, Listing
+from sharding.errors import LayoutPassedError, StockUnavailableError
+from sharding.loading import together
+from sharding.outcomes import Reason
+from sharding.placement import Layout, base_partition, is_shard_count, ledger_of
+from sharding.scripts import script
+from sharding.shards import LEDGERS, Shards
+
+_PREPARE = script("prepare")
+_COMMIT = script("commit")
+_INFORM = script("inform")
+
+
+class Layouts:
+    """Drives changes of products' layouts."""
+
+    def __init__(
+        self, cluster: Cluster, directory: Directory, catalogue: Catalogue, balancing: Balancing
+    ) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._catalogue = catalogue
+        self._balancing = balancing
+
+    async def change(self, product_id: int, *, version: int, shards: int, cause: str) -> bool:
+        """Bring a change to its end. True: it is in force everywhere; False: it was rolled back under
+        `version` + 1, because a shard could not be reached.
+
+        LayoutPassedError: the product has gone on. StockUnavailableError: call again; before the
+        decision nothing has changed, or everything will be undone.
+        """
+        assert is_shard_count(shards, self._cluster.settings.partitions)
+        listing = await self._listing(product_id)
+        change = _Change(self._cluster, product_id, listing, Layout(version, shards), cause)
+        if listing.layout.version < version:
+            await change.decide()
+            listing = await self._listing(product_id)
+        if listing.layout.version not in (version, version + 1):
+            raise LayoutPassedError(f"product {product_id} has layout {listing.layout.version}")
+        await _Told(self._cluster, product_id, listing).everywhere()
+        self._catalogue.forget(product_id)
+        if listing.layout.version != version:
+            return False
+        await self._balancing.spread(product_id)
+        return True
+
+    async def _listing(self, product_id: int) -> Listing:
+        listing = await self._directory.at_base(product_id)
+        if listing is None:
+            raise LayoutPassedError(f"product {product_id} was never loaded")
+        return listing
+
+
+class _Change:
+    """One change before it is decided."""
+
+    def __init__(
+        self, cluster: Cluster, product_id: int, listing: Listing, wanted: Layout, cause: str
+    ) -> None:
+        self._base = _Base(cluster, product_id, listing.epoch)
+        self._old = listing
+        self._wanted = wanted
+        self._cause = cause
+        self._present = Shards(cluster, product_id, listing.layout)
+        self._coming = Shards(cluster, product_id, wanted)
+
+    async def decide(self) -> None:
+        """Have the base decide for the new layout, or, once it was prepared, for the old one."""
+        joining = set(self._coming.partitions) - set(self._present.partitions)
+        is_prepared = self._old.next_version == self._wanted.version
+        try:
+            await self._present.read_all()
+            await self._fence(joining)
+            if not is_prepared:
+                await self._base.prepare(self._wanted.version)
+                is_prepared = True
+            await self._fence(self._present.partitions)
+        except (StockUnavailableError, LayoutPassedError):
+            if is_prepared:
+                await self._commit(self._wanted.version + 1, self._old.layout.shards, "rolled back")
+            raise
+        await self._commit(self._wanted.version, self._wanted.shards, self._cause)
+
+    async def _fence(self, partitions: Iterable[int]) -> None:
+        await together(self._fence_one(partition) for partition in partitions)
+
+    async def _fence_one(self, partition: int) -> None:
+        word = await self._coming.tell(
+            partition, epoch=self._old.epoch, version=self._wanted.version, serves=False
+        )
+        if word != "done":
+            raise LayoutPassedError(f"p{partition:02d} answers {word} to {self._wanted}")
+
+    async def _commit(self, version: int, shards: int, reason: str) -> None:
+        old = self._old
+        counts = {old.layout.shards, self._wanted.shards}
+        await self._base.commit(
+            prepared=self._wanted.version,
+            layout=Layout(version, shards),
+            earlier=sorted({*old.earlier, *counts} - {shards}),
+            former=sorted({*old.former, *counts} - {shards}),
+            reason=f"{old.layout.shards} -> {self._wanted.shards} shards, {reason}",
+        )
+
+
+class _Base:
+    """The partition that decides about a product's layout."""
+
+    def __init__(self, cluster: Cluster, product_id: int, epoch: int) -> None:
+        self._cluster = cluster
+        self._product_id = product_id
+        self._epoch = str(epoch)
+        self._partition = base_partition(product_id, cluster.settings.partitions)
+        tag = cluster.tags[self._partition]
+        self._keys = (keys.head(tag), keys.product_info(tag, product_id))
+        self._events = keys.events(tag, ledger_of(product_id, LEDGERS))
+
+    async def prepare(self, version: int) -> None:
+        """Note that a layout is on its way. LayoutPassedError if that cannot be."""
+        reply = await self._cluster.run(
+            _PREPARE,
+            self._partition,
+            self._keys,
+            (self._epoch, str(version)),
+            lane=LaneKind.MOVE,
+        )
+        if reply[0] != b"done":
+            raise LayoutPassedError(f"product {self._product_id}: {reply[0]!r} to {version}")
+
+    async def commit(
+        self,
+        *,
+        prepared: int,
+        layout: Layout,
+        earlier: Sequence[int],
+        former: Sequence[int],
+        reason: str,
+    ) -> None:
+        """Decide for a layout, unless it was decided already: then that stands."""
+        await self._cluster.run(
+            _COMMIT,
+            self._partition,
+            (*self._keys, self._events),
+            (
+                str(self._product_id),
+                self._epoch,
+                str(prepared),
+                str(layout.version),
+                str(layout.shards),
+                " ".join(map(str, earlier)),
+                " ".join(map(str, former)),
+                reason,
+            ),
+            lane=LaneKind.MOVE,
+        )
+
+
+class _Told:
+    """A layout that was decided on, on its way to the shards and to the copies of the listing."""
+
+    def __init__(self, cluster: Cluster, product_id: int, listing: Listing) -> None:
+        self._cluster = cluster
+        self._product_id = product_id
+        self._listing = listing
+        self._shards = Shards(cluster, product_id, listing.layout, earlier=listing.earlier)
+
+    async def everywhere(self) -> None:
+        """StockUnavailableError if a shard of the layout could not be told."""
+        await together(self._tell(partition) for partition in self._shards.partitions)
+        copies = self._shards.partitions[1:] + self._shards.retired
+        await together(self._inform(partition) for partition in copies)
+
+    async def _tell(self, partition: int) -> None:
+        word = await self._shards.tell(
+            partition,
+            epoch=self._listing.epoch,
+            version=self._listing.layout.version,
+            serves=True,
+        )
+        if word != "done":
+            raise LayoutPassedError(f"p{partition:02d} answers {word} to {self._listing.layout}")
+
+    async def _inform(self, partition: int) -> None:
+        """A copy that cannot be written now only sends servers that lost the base to an older layout."""
+        tag = self._cluster.tags[partition]
+        try:
+            await self._cluster.run(
+                _INFORM,
+                partition,
+                (keys.head(tag), keys.product_info(tag, self._product_id)),
+                (packb([part for field in self._listing.fields() for part in field]),),
+                lane=LaneKind.WRITE,
+            )
+        except StockUnavailableError as error:
+            if error.reason is Reason.SHARD_CORRUPT:
+                raise

@@ -1,0 +1,102 @@
+"""Putting a product on sale and taking it off, shard by shard. Every step may be repeated.
+
+Both end only when no process refuses anybody any more by a proof from before.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+
+from sharding.catalogue import Catalogue
+from sharding.cluster import Cluster
+from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
+from sharding.notes import NOTE_S
+from sharding.outcomes import Reason, State
+from sharding.plans import LoadPlan
+from sharding.shards import MissingShardError, Shards
+
+
+class Loading:
+    """Loads and closes products."""
+
+    def __init__(self, cluster: Cluster, catalogue: Catalogue) -> None:
+        self._cluster = cluster
+        self._catalogue = catalogue
+
+    async def load(self, plan: LoadPlan) -> None:
+        """Put the units into the shards, then open them."""
+        shards = Shards(self._cluster, plan.product_id, plan.layout)
+        await together(
+            _load_shard(shards, partition, amount, plan)
+            for partition, amount in zip(shards.partitions, plan.amounts, strict=True)
+        )
+        await together(
+            _lead(shards, partition, plan.epoch, State.LOADING, State.OPEN)
+            for partition in shards.partitions
+        )
+        self._catalogue.forget(plan.product_id)
+        await asyncio.sleep(NOTE_S)
+
+    async def close(self, product_id: int, epoch: int) -> int:
+        """Stop all shards, finish transfers, give the units back; returns how many shards there were."""
+        # Another process may have loaded it with other shards since this one looked.
+        self._catalogue.forget(product_id)
+        product = await self._catalogue.find(product_id)
+        if product is None:
+            raise LoadConflictError(f"product {product_id} was never loaded")
+        if product.listing.epoch != epoch and product.listing.is_copy:
+            raise StockUnavailableError(Reason.NOT_EXECUTED, f"product {product_id}: only a copy")
+        if product.listing.epoch != epoch:
+            raise LoadConflictError(f"product {product_id} is not in epoch {epoch} any more")
+        shards = product.shards
+        everywhere = shards.partitions + shards.retired
+        await together(
+            _lead(shards, partition, epoch, State.OPEN, State.CLOSING) for partition in everywhere
+        )
+        await together([_finish_transfers(shards)])
+        await together(_close_shard(shards, partition, epoch) for partition in everywhere)
+        await asyncio.sleep(NOTE_S)
+        return len(everywhere)
+
+
+async def together(steps: Iterable[Coroutine[object, object, None]]) -> None:
+    """Take steps at several shards at once; all are awaited before the first failure is raised."""
+    results = await asyncio.gather(*steps, return_exceptions=True)
+    for result in results:
+        if isinstance(result, MissingShardError):
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, "a shard's key is gone")
+        if isinstance(result, BaseException):
+            raise result
+
+
+async def _load_shard(shards: Shards, partition: int, amount: int, plan: LoadPlan) -> None:
+    loaded = await shards.load(partition, amount, plan)
+    if loaded.word != "done":
+        raise LoadConflictError(
+            f"product {plan.product_id} cannot be loaded as epoch {plan.epoch}: "
+            f"its shard in partition {partition} answers {loaded.word}"
+        )
+    if loaded.state is State.LOADING and loaded.available != amount:
+        raise LoadConflictError(
+            f"product {plan.product_id}: its shard in partition {partition} holds "
+            f"{loaded.available} units instead of {amount}"
+        )
+
+
+async def _lead(shards: Shards, partition: int, epoch: int, source: State, target: State) -> None:
+    state = await shards.change_state(partition, epoch=epoch, source=source, target=target)
+    if state == "passed":
+        raise LoadConflictError(f"product {shards.product_id} is not in epoch {epoch} any more")
+
+
+async def _finish_transfers(shards: Shards) -> None:
+    for reading in await shards.read_all():
+        for transfer in reading.open_transfers:
+            await shards.finish(transfer)
+
+
+async def _close_shard(shards: Shards, partition: int, epoch: int) -> None:
+    word = await shards.close(partition, epoch=epoch)
+    if word == "passed":
+        raise LoadConflictError(f"product {shards.product_id} is not in epoch {epoch} any more")
+    if word != "done":
+        raise CloseBusyError(f"product {shards.product_id}, partition {partition}: {word}")

@@ -1,0 +1,234 @@
+"""What other shards know of a request before its home acts on it.
+
+A request may have had its effect elsewhere: at its home under an earlier layout, or at the alternate
+that stood in for a home whose node was down. Shards that only earlier layouts had accept nothing new,
+so what they do not know they will never know: asking them is exact, and a request waits for their
+answer. An alternate goes on accepting, so asking it catches an earlier copy and no copy that is still
+on its way; what slips through is found by the ledger and undone. So one that does not answer is left
+out: the request may be sold all the same, but not refused.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sharding.answers import MISSING, STALE, answers, unavailable
+from sharding.errors import StockUnavailableError
+from sharding.metrics import StockMetrics
+from sharding.outcomes import Answer, Deduction, Outcome
+from sharding.packing import pack
+from sharding.placement import Layout, alternate_shard, home_shard
+from sharding.shards import MissingShardError, Mode, Shards
+from sharding.tasks import Tasks
+from sharding.turnstile import Turnstile
+
+DOUBT_S = 600
+"""So long after a layout came into force even a first try is looked up under the earlier ones: it may
+have been sent, and sent again and sold, before, and have been held up since. No call is open longer."""
+LOOKUP_REQUESTS_MAX = 2_000
+ALTERNATE_S = 0.1
+"""How long a request waits for a word of its alternate: a stalled node must not stall its neighbour."""
+
+
+class Knowledge(NamedTuple):
+    """What other shards said about requests, by position: their answers, and for which of the others the
+    alternate could not be asked. Those may be sold, but not refused."""
+
+    known: dict[int, Answer]
+    unsure: set[int]
+
+
+class Place(NamedTuple):
+    """A shard of some layout."""
+
+    partition: int
+    shard: int
+
+
+class Lookups:
+    """Asks the other shards of one product; calls to one shard travel together."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        former: Sequence[int],
+        since_s: float,
+        metrics: StockMetrics,
+        tasks: Tasks,
+        *,
+        partitions: int,
+    ) -> None:
+        self._shards = shards
+        self._former = tuple(Layout(0, count) for count in former)
+        self._doubt_until_s = since_s + DOUBT_S
+        self._metrics = metrics
+        self._tasks = tasks
+        self._partitions = partitions
+        self._desks: dict[Place, _Desk] = {}
+        self._visits: dict[int, Turnstile[bool]] = {}
+
+    @property
+    def has_former(self) -> bool:
+        """Whether the product had other layouts whose shards may know requests."""
+        return bool(self._former)
+
+    def doubtful(self, requests: Sequence[Deduction], *, rerouted: bool) -> Sequence[int]:
+        """Positions of the requests that may have had their effect elsewhere.
+
+        `rerouted`: they came here under an earlier layout.
+        """
+        if self._former and (rerouted or time.time() < self._doubt_until_s):
+            return range(len(requests))
+        if not self._former and len(self._shards.partitions) == 1:
+            return ()
+        return [i for i, request in enumerate(requests) if request[5] != 1]
+
+    async def known_at_alternate(self, requests: Sequence[Deduction], shard: int) -> Knowledge:
+        """What the alternate `shard` knows of these requests."""
+        place = Place(self._shards.partitions[shard], shard)
+        return await self._ask_alternate(place, requests, range(len(requests)))
+
+    async def known(self, requests: Sequence[Deduction], shard: int) -> Knowledge:
+        """What all shards that may know these requests say, but the home `shard`."""
+        former, alternates = self._places(requests, shard)
+        asked = [self._ask_former(place, requests, at) for place, at in former.items()]
+        asked += [self._ask_alternate(place, requests, at) for place, at in alternates.items()]
+        known: dict[int, Answer] = {}
+        unsure: set[int] = set()
+        for found in await asyncio.gather(*asked):
+            known |= found.known
+            unsure |= found.unsure
+        return Knowledge(known, unsure - known.keys())
+
+    def _places(
+        self, requests: Sequence[Deduction], shard: int
+    ) -> tuple[dict[Place, list[int]], dict[Place, list[int]]]:
+        """Where each request may be known: at former homes, and at alternates of retried ones."""
+        home = self._shards.partitions[shard]
+        former: dict[Place, list[int]] = {}
+        alternates: dict[Place, list[int]] = {}
+        for i, request in enumerate(requests):
+            for place in self._former_homes(request):
+                if place.partition != home:
+                    former.setdefault(place, []).append(i)
+            if request.attempt != 1:
+                for place in self._alternates(request, shard):
+                    if place.partition != home and place not in former:
+                        alternates.setdefault(place, []).append(i)
+        return former, alternates
+
+    def _former_homes(self, request: Deduction) -> Iterator[Place]:
+        for layout in self._former:
+            yield self._place(layout, home_shard(request.request_id, layout.shards))
+
+    def _alternates(self, request: Deduction, shard: int) -> Iterator[Place]:
+        alternate = alternate_shard(shard, len(self._shards.partitions))
+        if alternate is not None:
+            yield Place(self._shards.partitions[alternate], alternate)
+        for layout in self._former:
+            home = home_shard(request.request_id, layout.shards)
+            alternate = alternate_shard(home, layout.shards)
+            if alternate is not None:
+                yield self._place(layout, alternate)
+
+    def _place(self, layout: Layout, shard: int) -> Place:
+        partition = layout.partition(
+            shard, product_id=self._shards.product_id, partitions=self._partitions
+        )
+        return Place(partition, shard)
+
+    async def _ask(
+        self, place: Place, requests: Sequence[Deduction], positions: Sequence[int]
+    ) -> dict[int, Answer]:
+        desk = self._desks.get(place)
+        if desk is None:
+            desk = self._desks[place] = _Desk(self._shards, place, self._metrics, self._tasks)
+        given = await desk.ask([requests[i] for i in positions])
+        pairs = zip(positions, given, strict=True)
+        return {i: answer for i, answer in pairs if not _knows_nothing(answer)}
+
+    async def _ask_former(
+        self, place: Place, requests: Sequence[Deduction], positions: Sequence[int]
+    ) -> Knowledge:
+        return Knowledge(await self._ask(place, requests, positions), set())
+
+    async def _ask_alternate(
+        self, place: Place, requests: Sequence[Deduction], positions: Sequence[int]
+    ) -> Knowledge:
+        try:
+            async with asyncio.timeout(ALTERNATE_S):
+                if not await self._was_visited(place.partition):
+                    return Knowledge({}, set())
+        except (StockUnavailableError, TimeoutError):
+            self._metrics.alternates.labels("not_asked").inc()
+            return Knowledge({}, set(positions))
+        found = await self._ask(place, requests, positions)
+        unsure = {i for i, answer in found.items() if answer.outcome is Outcome.UNAVAILABLE}
+        return Knowledge({i: a for i, a in found.items() if i not in unsure}, unsure)
+
+    async def _was_visited(self, partition: int) -> bool:
+        """Whether a shard ever stood in for another. One reading serves all who came before it."""
+        turnstile = self._visits.get(partition)
+        if turnstile is None:
+            turnstile = self._visits[partition] = Turnstile(
+                lambda: self._shards.was_visited(partition), name=f"visited p{partition:02d}"
+            )
+        return await turnstile.run()
+
+
+def _knows_nothing(answer: Answer) -> bool:
+    """Whether a shard said only that it takes nothing any more."""
+    return answer is STALE or answer is MISSING or answer.outcome is Outcome.FROZEN
+
+
+class _Desk:
+    """Look-ups at one shard: what queued up while the last call was out goes in the next one."""
+
+    def __init__(self, shards: Shards, place: Place, metrics: StockMetrics, tasks: Tasks) -> None:
+        self._shards = shards
+        self._place = place
+        self._metrics = metrics
+        self._tasks = tasks
+        self._waiting: deque[tuple[list[Deduction], asyncio.Future[list[Answer]]]] = deque()
+        self._is_served = False
+
+    def ask(self, requests: list[Deduction]) -> asyncio.Future[list[Answer]]:
+        future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((requests, future))
+        if not self._is_served:
+            self._is_served = True
+            self._tasks.spawn(self._serve(), "look up")
+        return future
+
+    async def _serve(self) -> None:
+        try:
+            while self._waiting:
+                await self._serve_once()
+        finally:
+            self._is_served = False
+
+    async def _serve_once(self) -> None:
+        lot = [self._waiting.popleft()]
+        size = len(lot[0][0])
+        while self._waiting and size + len(self._waiting[0][0]) <= LOOKUP_REQUESTS_MAX:
+            size += len(self._waiting[0][0])
+            lot.append(self._waiting.popleft())
+        given = await self._look([request for requests, _ in lot for request in requests])
+        start = 0
+        for requests, future in lot:
+            if not future.done():
+                future.set_result(given[start : start + len(requests)])
+            start += len(requests)
+
+    async def _look(self, requests: Sequence[Deduction]) -> list[Answer]:
+        partition, shard = self._place
+        self._metrics.script_requests.observe(len(requests))
+        try:
+            served = await self._shards.deduct(partition, pack(requests), mode=Mode.LOOK)
+        except StockUnavailableError as failure:
+            return [unavailable(failure.reason)] * len(requests)
+        except MissingShardError:
+            return [MISSING] * len(requests)
+        return answers(requests, served, shard=shard)

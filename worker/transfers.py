@@ -1,0 +1,39 @@
+"""Ends transfers that whoever began them has left open.
+
+The ledger notes a transfer when it applies its take and forgets it with its ack, so the note outlives
+workers, and one that ends in time is never looked at.
+"""
+
+from collections.abc import Collection
+
+from ledger.outbox import Outbox, OutboxKind, OutboxRow
+from sharding.shards import OpenTransfer
+from sharding.stock import Stock
+from worker.metrics import WorkerMetrics
+
+STUCK_AFTER_S = 10
+
+
+class Transfers:
+    """Work for the loop in worker/outbox.py: lets units arrive at the shard that they were taken for."""
+
+    kind = OutboxKind.TRANSFER
+
+    def __init__(self, stock: Stock, outbox: Outbox, metrics: WorkerMetrics) -> None:
+        self._stock = stock
+        self._outbox = outbox
+        self._metrics = metrics
+
+    async def carry_out(self, row: OutboxRow) -> None:
+        """The row goes at once: where somebody else ended the transfer, no other event tells of it."""
+        transfer = OpenTransfer(row.partition, row.peer, row.transfer, row.quantity)
+        await self._stock.finish_transfer(row.product_id, transfer)
+        await self._outbox.remove(row)
+        self._metrics.transfers_finished.inc()
+
+    def note_failure(self, result: str) -> None:
+        self._metrics.transfers_put_off.labels(result).inc()
+
+    async def show(self, partitions: Collection[int]) -> None:
+        stuck = await self._outbox.count_open(self.kind, partitions, older_than_s=STUCK_AFTER_S)
+        self._metrics.transfers_stuck.set(stuck)
