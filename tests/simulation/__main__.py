@@ -1,0 +1,76 @@
+"""`python -m tests.simulation --seed 7` replays a seed; `--seeds 2000` tries that many.
+
+Prints the seed, the step and the trace of a failure, and ends with 1 if there was one.
+"""
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+
+from tests.simulation.run import Result, run
+from tests.simulation.world import Equipment
+
+SHOWN_STEPS = 400
+
+
+def main() -> int:
+    """Exit status."""
+    options = _options()
+    first = options.first if options.seed is None else options.seed
+    seeds = range(first, first + (options.seeds if options.seed is None else 1))
+    started_s = time.process_time()
+    equipment = Equipment()
+    totals: Counter[str] = Counter()
+    failed: list[int] = []
+    for seed in seeds:
+        result = run(seed, equipment)
+        totals.update(
+            {"calls": result.calls, "second effects at an alternate": result.second_effects}
+        )
+        totals.update({f"late: {what}": n for what, n in result.late_effects.items()})
+        totals.update({f"answer: {what}": n for what, n in result.answers.items()})
+        if result.failure or (
+            options.strict and any("lost" in what for what in result.late_effects)
+        ):
+            failed.append(seed)
+            _report(result, options.steps)
+            if not options.keep_going:
+                break
+    _summarise(len(seeds), failed, totals, time.process_time() - started_s)
+    return 1 if failed else 0
+
+
+def _options() -> Namespace:
+    parser = ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="play this seed only")
+    parser.add_argument("--seeds", type=int, default=100, help="how many to play")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--steps", type=int, default=SHOWN_STEPS, help="steps shown of a failure")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
+    parser.add_argument(
+        "--strict", action="store_true", help="an effect after an answer without one is a failure"
+    )
+    return parser.parse_args()
+
+
+def _report(result: Result, steps: int) -> None:
+    _print(*result.trace.lines(steps))
+    what = result.failure or f"late effects: {dict(result.late_effects)}"
+    _print(f"seed {result.seed} failed at step {len(result.trace)}: {what}")
+
+
+def _summarise(seeds: int, failed: list[int], totals: Counter[str], cpu_s: float) -> None:
+    counts = {name: count for name, count in sorted(totals.items()) if name != "calls"}
+    _print(*(f"{count:9,} {name}" for name, count in counts.items()))
+    verdict = f"FAILED: {failed}" if failed else "all promises kept"
+    _print(f"{seeds:,} seeds, {totals['calls']:,} calls, {cpu_s:.1f} s of CPU: {verdict}")
+
+
+def _print(*lines: str) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""The nodes of the simulation do what real ones do: the same commands, one after the other, on both.
+
+The commands are what the kernel sent in a few simulations, so a new script is covered as soon as the
+simulation uses it. Each script is then called with every key missing or of another type, with another
+fence, and with arguments that make no sense.
+"""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from hashlib import sha1
+
+import pytest
+from hiredis import ReplyError
+from prometheus_client import CollectorRegistry
+
+from deploy.local.stack import LocalStack
+from sharding.cluster import Cluster, LaneKind
+from sharding.events import anchor
+from sharding.lane import packed
+from sharding.metrics import StockMetrics
+from sharding.scripts import script
+from sharding.settings import StockSettings
+from tests.simulation.nodes import FakeNode, LuaEngine, script_names
+from tests.simulation.run import run
+from tests.simulation.world import PARTITIONS, Equipment
+
+Words = list[bytes]
+
+NOT_PLAYED = frozenset(("commit", "inform", "prepare", "resolve", "tell", "undo"))
+"""Scripts of operations that no simulation has yet."""
+SEEDS_MAX = 100
+MASKED = frozenset((b"at", b"owner"))
+"""What follows these names is another value on each node, as is what follows a name ending in _ms."""
+
+
+class Recordings:
+    """The script calls of simulations that use every script; made before a test's own loop runs."""
+
+    def __init__(self) -> None:
+        self.played: set[str] = set()
+        self._seeds: dict[int, list[Words]] = {}
+        wanted = set(script_names().values()) - NOT_PLAYED
+        for seed in range(SEEDS_MAX):
+            calls = _recorded(seed)
+            names = {script_names()[words[1]] for words in calls}
+            if names - self.played:
+                self._seeds[seed] = calls
+            self.played |= names
+            if wanted <= self.played:
+                break
+
+    def calls(self, *, under: str) -> Iterator[Words]:
+        """All calls in their order, with their whole text and under keys of the test's own."""
+        for seed, calls in self._seeds.items():
+            for words in calls:
+                yield renamed(words, f"{under}:{seed}:".encode())
+
+
+def _recorded(seed: int) -> list[Words]:
+    calls: list[Words] = []
+    run(seed, Equipment(), watch=lambda _, words, *__: calls.append(words))
+    return [words for words in calls if words[0] == b"EVALSHA"]
+
+
+@pytest.fixture(scope="module")
+def recordings() -> Recordings:
+    return Recordings()
+
+
+def renamed(words: Words, prefix: bytes) -> Words:
+    name, count = script_names()[words[1]], int(words[2])
+    keys = [prefix + key for key in words[3 : 3 + count]]
+    return [b"EVAL", script(name).source.encode(), words[2], *keys, *words[3 + count :]]
+
+
+def keys_of(words: Words) -> Words:
+    return words[3 : 3 + int(words[2])]
+
+
+def name_of(words: Words) -> str:
+    return script_names()[sha1(words[1], usedforsecurity=False).hexdigest().encode()]
+
+
+class Pair:
+    """A real cluster and fake nodes with the same clock, that are told the same."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._partitions = {tag.encode(): i for i, tag in enumerate(cluster.tags)}
+        engine = LuaEngine()
+        self._fakes = [FakeNode(i, engine, time.time) for i in range(PARTITIONS)]
+
+    async def both(self, key: bytes, *words: bytes) -> tuple[object, object]:
+        """What the real node and the fake one that have the key answer."""
+        return await self.real(key, *words), self.fake(key, *words)
+
+    async def same(self, key: bytes, *words: bytes) -> object:
+        """Their answer, which is the same."""
+        real, fake = await self.both(key, *words)
+        assert comparable(fake) == comparable(real), words
+        return real
+
+    async def real(self, key: bytes, *words: bytes) -> object:
+        node = self._cluster._nodes[self._partition(key)]
+        assert node is not None
+        return await self._cluster._lane(node, LaneKind.READ).call(packed(words))
+
+    def fake(self, key: bytes, *words: bytes) -> object:
+        return self._fakes[self._partition(key)].run(list(words))
+
+    async def same_content(self, key: bytes) -> None:
+        """Both have the same under a key."""
+        kind = await self.same(key, b"TYPE", key)
+        if kind == b"hash":
+            real, fake = await self.both(key, b"HGETALL", key)
+            assert sorted_pairs(comparable(fake)) == sorted_pairs(comparable(real)), key
+        elif kind == b"stream":
+            await self.same(key, b"XRANGE", key, b"-", b"+")
+        elif kind == b"string":
+            await self.same(key, b"GET", key)
+
+    def _partition(self, key: bytes) -> int:
+        return self._partitions[key.split(b"{")[1].split(b"}")[0]]
+
+
+def comparable(reply: object) -> object:
+    """A reply without what is bound to differ: times, owners, the wording of errors."""
+    if isinstance(reply, ReplyError):
+        return "error", str(reply).partition(" ")[0]
+    if not isinstance(reply, list):
+        return reply
+    result: list[object] = []
+    for i, item in enumerate(reply):
+        before = reply[i - 1] if i else None
+        is_masked = isinstance(before, bytes) and (before in MASKED or before.endswith(b"_ms"))
+        result.append("masked" if is_masked else comparable(item))
+    return result
+
+
+def sorted_pairs(flat: object) -> list[tuple[object, object]]:
+    assert isinstance(flat, list)
+    return sorted(zip(flat[::2], flat[1::2], strict=True), key=repr)
+
+
+@pytest.fixture(scope="module")
+async def pair(services: LocalStack) -> AsyncIterator[Pair]:
+    settings = StockSettings.model_validate(
+        {
+            "redis_nodes": ",".join(services.redis_nodes),
+            "partitions": PARTITIONS,
+            "default_shards": 6,
+        }
+    )
+    cluster = await Cluster.connect(settings, StockMetrics(CollectorRegistry()))
+    yield Pair(cluster)
+    await cluster.close()
+
+
+def test_every_script_is_compared(recordings: Recordings) -> None:
+    assert set(script_names().values()) - recordings.played <= NOT_PLAYED
+
+
+async def test_a_simulations_calls_do_the_same_on_real_nodes(
+    pair: Pair, recordings: Recordings
+) -> None:
+    touched: dict[bytes, None] = {}
+    for words in recordings.calls(under="replay"):
+        keys = keys_of(words)
+        touched.update(dict.fromkeys(keys))
+        await pair.same(keys[0], *words)
+    for key in touched:
+        await pair.same_content(key)
+
+
+def variants(words: Words) -> Iterator[Words]:
+    """The same call with a later fence, with an earlier one, and with each argument made senseless."""
+    first = 3 + int(words[2])
+    for position in range(first, len(words)):
+        for value in (b"", b"x", b"0", b"999999999999"):
+            yield [*words[:position], value, *words[position + 1 :]]
+
+
+async def test_scripts_answer_senseless_calls_as_on_real_nodes(
+    pair: Pair, recordings: Recordings
+) -> None:
+    for words in await one_call_of_each(pair, recordings, under="senseless"):
+        for variant in variants(words):
+            keys = keys_of(variant)
+            await pair.same(keys[0], *variant)
+            for key in keys:
+                await pair.same_content(key)
+
+
+@pytest.mark.parametrize("instead", ["missing", "string", "list"])
+async def test_scripts_meet_damaged_keys_as_on_real_nodes(
+    pair: Pair, recordings: Recordings, instead: str
+) -> None:
+    for words in await one_call_of_each(pair, recordings, under=instead):
+        keys = keys_of(words)
+        for key in keys:
+            await pair.same(key, b"RENAME", key, key + b":aside")
+            if instead == "string":
+                await pair.same(key, b"SET", key, b"a string")
+            if instead == "list":
+                await pair.same(key, b"RPUSH", key, b"an item")
+            await pair.same(key, *words)
+            for other in keys:
+                await pair.same_content(other)
+            await pair.same(key, b"DEL", key)
+            await pair.same(key, b"RENAME", key + b":aside", key)
+
+
+async def test_a_partition_is_opened_again_by_the_same_anchor(
+    pair: Pair, recordings: Recordings
+) -> None:
+    calls = recordings.calls(under="anchor")
+    opening = next(words for words in calls if name_of(words) == "open")
+    *_, stream = keys_of(opening)
+    await pair.same(stream, *opening)
+    real, fake = await pair.both(stream, b"XREVRANGE", stream, b"+", b"-", b"COUNT", b"1")
+    answers = []
+    for newest, ask in ((real, pair.real), (fake, None)):
+        assert isinstance(newest, list)
+        entry_id, fields = newest[0]
+        again = [*opening[:-2], entry_id, anchor(fields).encode()]
+        answers.append(await ask(stream, *again) if ask else pair.fake(stream, *again))
+    assert answers[0] == answers[1] == [b"done", 2, 2]
+
+
+async def one_call_of_each(pair: Pair, recordings: Recordings, *, under: str) -> list[Words]:
+    """Play simulations on both; the last call of each script in them."""
+    last: dict[str, Words] = {}
+    for words in recordings.calls(under=under):
+        last[name_of(words)] = words
+        await pair.same(keys_of(words)[0], *words)
+    return list(last.values())
