@@ -21,17 +21,26 @@ from deploy.local.errors import StackError
 from deploy.local.programs import find_programs
 from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
-from inventory.client import AsyncInventoryClient, NewProduct
+from inventory.client import AsyncInventoryClient
 from tests.bench.figures import Figure, Topic, figure_of
+from tests.bench.hot import HotProduct
 from tests.bench.ledger_rates import STOP_GRACE_S, JournalRates, sell_and_record
+from tests.bench.products import (
+    ON_SALE,
+    PLENTY,
+    RECORDED,
+    SOLD_OUT,
+    bring_on_sale,
+    hot_and_cold,
+    product,
+)
 from tests.bench.programs import BareRedis, start_echo
 from tests.bench.report import as_object, print_tables
-from tests.bench.topics import Bench
+from tests.bench.sales import Sales
+from tests.bench.service import Service
+from tests.bench.topics import BATCH_DEDUCT, Bench
 from tests.bench.window import Measured
 
-ON_SALE, SOLD_OUT, RECORDED = 1, 2, 3
-SHARDS = 6
-PLENTY = 1_000_000_000
 OPEN_WITHIN_S = 20.0
 FAILED, INTERRUPTED = 1, 130
 """Exit codes."""
@@ -83,21 +92,23 @@ async def _running(chosen: argparse.Namespace) -> AsyncIterator[Bench]:
         await stack.migrate()
         await _open_partitions(stack)
         sold = await sell_and_record(stack, RECORDED, total=PLENTY, rows=chosen.rows)
+        # After the recording, which is of one product.
+        async with AsyncInventoryClient(stack.grpc_address()) as client:
+            await bring_on_sale(client, hot_and_cold())
         mysql = {"mysql": family(stack.database.process.pid)}
         echo, echo_address = await start_echo(stack)
         redis = BareRedis(find_programs(), stack.directory)
         try:
             await redis.start()
+            service = Service(stack=stack, seconds=chosen.seconds, warm_up_s=chosen.warm_up_s)
             yield Bench(
-                stack=stack,
+                service=service,
                 echo_address=echo_address,
                 echo_pid=echo.pid,
                 redis=redis,
                 journal=JournalRates(stack.mysql_url, sold, mysql),
-                on_sale=ON_SALE,
-                sold_out=SOLD_OUT,
-                seconds=chosen.seconds,
-                warm_up_s=chosen.warm_up_s,
+                hot=HotProduct(service, baseline=BATCH_DEDUCT),
+                sales=Sales(service, baseline=BATCH_DEDUCT),
                 seed=chosen.seed,
             )
         finally:
@@ -117,13 +128,8 @@ async def _open_partitions(stack: LocalStack) -> None:
 
         await until(all_open, what="all partitions are open", within_s=OPEN_WITHIN_S)
         await worker.stop(grace_s=STOP_GRACE_S)
-        for product_id, total in ((ON_SALE, PLENTY), (SOLD_OUT, 1), (RECORDED, PLENTY)):
-            await client.put_product(
-                NewProduct(
-                    product_id=product_id, total_stock=total, buffer_percent=0, shards=SHARDS
-                )
-            )
-        await client.load([ON_SALE, SOLD_OUT, RECORDED])
+        plenty = [product(product_id, PLENTY) for product_id in (ON_SALE, RECORDED)]
+        await bring_on_sale(client, [product(SOLD_OUT, 1), *plenty])
         await client.deduct(SOLD_OUT, 1)
 
 

@@ -17,7 +17,7 @@ def spent_s(watched: Watched) -> dict[str, float]:
 
 
 def since(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """CPU seconds used between two readings of `spent_s`."""
+    """What was used between two readings, such as those of `spent_s`."""
     return {name: after[name] - before[name] for name in before}
 
 

@@ -42,6 +42,10 @@ class Figure:
     ratios: Mapping[str, Range]
     """To each baseline, from the two rates of the same round."""
     latency_ms: Mapping[str, Range]
+    work: Mapping[str, Range]
+    """What the servers did, by kind, for a piece of what is counted."""
+    shares: Mapping[str, Range]
+    """The busiest Redis master's parts of what all of them did."""
 
 
 Rounds = Mapping[str, Sequence[Measured]]
@@ -57,6 +61,8 @@ def figure_of(topic: Topic, rounds: Rounds) -> Figure:
         cpu_us=_ranges([_cpu_us(topic, run) for run in runs]),
         ratios={name: _ratio(topic, runs, rounds[name]) for name in topic.baselines},
         latency_ms=_ranges([run.latency_ms for run in runs]),
+        work=_ranges([_work(topic, run) for run in runs]),
+        shares=_ranges([run.shares for run in runs]),
     )
 
 
@@ -79,6 +85,15 @@ def _count(topic: Topic, run: Measured) -> int:
 def _cpu_us(topic: Topic, run: Measured) -> Mapping[str, float]:
     count = _count(topic, run)
     return {name: spent_s * 1_000_000 / count for name, spent_s in run.cpu_s.items()}
+
+
+def _work(topic: Topic, run: Measured) -> Mapping[str, float]:
+    """The servers' own count divides it: it is of the same time, and a window's is not."""
+    return {
+        name: done / run.work[topic.counts]
+        for name, done in run.work.items()
+        if name not in (ACCEPTED, REFUSED)
+    }
 
 
 def _ratio(topic: Topic, runs: Sequence[Measured], baseline: Sequence[Measured]) -> Range:

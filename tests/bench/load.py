@@ -19,7 +19,7 @@ from inventory.client.channels import OPTIONS
 from inventory.v1 import inventory_pb2
 from tests.bench import requests
 from tests.bench.cpu import Watched, since
-from tests.bench.requests import Template
+from tests.bench.requests import FIRST_TRY, Template
 from tests.bench.window import Collector, Measured, Window, report_of
 
 UNARY, BATCH, STREAM = "unary", "batch", "stream"
@@ -44,6 +44,10 @@ class LoadPlan:
     target: str
     shape: str
     product_id: int
+    cold_first: int = 0
+    cold_products: int = 0
+    """Where above 0: that many products from `cold_first` on get every tenth item of batches."""
+    attempt: int = FIRST_TRY
     size: int = 1
     """Items of a batch or of a message on a stream."""
     in_flight: int
@@ -76,8 +80,11 @@ async def _closed_loop(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> 
         template = requests.stream_batch(plan.product_id, plan.size)
         lanes = [_stream_lane(channel, template, plan.in_flight, collector) for channel in channels]
     else:
+        template = _template(
+            plan
+        )  # one for all, so that no two calls are for the same cold products
         lanes = [
-            _call_lane(_call(plan.shape, channel), _template(plan), collector)
+            _call_lane(call(plan.shape, channel), template, collector)
             for channel in channels
             for _ in range(plan.in_flight // plan.channels)
         ]
@@ -87,19 +94,21 @@ async def _closed_loop(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> 
 
 def _template(plan: LoadPlan) -> Template:
     if plan.shape == BATCH:
-        return requests.batch(plan.product_id, plan.size)
-    return requests.single(plan.product_id)
+        cold = range(plan.cold_first, plan.cold_first + plan.cold_products)
+        return requests.batch(plan.product_id, plan.size, attempt=plan.attempt, cold=cold)
+    return requests.single(plan.product_id, attempt=plan.attempt)
 
 
-def _call(shape: str, channel: grpc.aio.Channel) -> Call:
+def call(shape: str, channel: grpc.aio.Channel) -> Call:
+    """How one request is sent, or one batch."""
     name = "BatchDeduct" if shape == BATCH else "Deduct"
     method: _UnaryMethod = channel.unary_unary(_SERVICE + name)
     return partial(method, timeout=_TIMEOUT_S)
 
 
-async def _call_lane(call: Call, template: Template, collector: Collector[bytes]) -> None:
+async def _call_lane(send: Call, template: Template, collector: Collector[bytes]) -> None:
     while not collector.is_over:
-        collector.take(await call(template.fresh()))
+        collector.take(await send(template.fresh()))
 
 
 async def _stream_lane(
@@ -127,7 +136,7 @@ async def _open_loop(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> Me
     """Latency from the time at which a request was to be sent, however late it was."""
     histogram = HdrHistogram(1, LATENCY_US_MAX, LATENCY_DIGITS)
     collector: Collector[bytes] = Collector(plan.watched)
-    calls = [_call(UNARY, channel) for channel in channels]
+    calls = [call(UNARY, channel) for channel in channels]
     template = requests.single(plan.product_id)
 
     async def send(number: int, due_s: float) -> None:
@@ -190,7 +199,7 @@ def _percentiles_ms(histogram: HdrHistogram) -> Mapping[str, float]:
 def _counted(
     shape: str, window: Window[bytes], latency_ms: Mapping[str, float] | None = None
 ) -> Measured:
-    outcomes = [outcome for answer in window.answers for outcome in _outcomes(shape, answer)]
+    outcomes = [outcome for answer in window.answers for outcome in outcomes_of(shape, answer)]
     accepted = outcomes.count(inventory_pb2.OUTCOME_DEDUCTED)
     refused = outcomes.count(inventory_pb2.OUTCOME_INSUFFICIENT_STOCK)
     assert accepted + refused == len(outcomes), f"{len(outcomes) - accepted - refused} failed"
@@ -203,7 +212,8 @@ def _counted(
     )
 
 
-def _outcomes(shape: str, answer: bytes) -> Sequence[int]:
+def outcomes_of(shape: str, answer: bytes) -> Sequence[int]:
+    """What the requests of one message came to."""
     if shape == UNARY:
         return [inventory_pb2.DeductResponse.FromString(answer).outcome]
     if shape == BATCH:

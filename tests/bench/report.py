@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.counters import WORK
 from tests.bench.figures import REFUSED, Figure, Range
 from tests.bench.window import GENERATOR
 
@@ -35,7 +36,7 @@ def machine() -> dict[str, object]:
 
 
 def print_tables(figures: Sequence[Figure], settings: Mapping[str, object]) -> None:
-    """Rates first, then what they cost, then latencies."""
+    """Rates first, then what they cost and how even the masters' load was, then latencies."""
     out = Console(width=None if os.isatty(1) else 150, highlight=False)
     sizes = ", ".join(f"{name} {value}" for name, value in {**machine(), **settings}.items())
     out.print(f"\n{sizes}\nmedians of all rounds, ranges from the least to the most\n")
@@ -44,7 +45,9 @@ def print_tables(figures: Sequence[Figure], settings: Mapping[str, object]) -> N
     refused = [figure for figure in rates if figure.topic.counts == REFUSED]
     out.print(_rates("accepted", accepted))
     out.print(_rates("refused: never added to the above", refused))
-    out.print(_costs(rates))
+    out.print(_costs([figure for figure in rates if figure.cpu_us]))
+    out.print(_work([figure for figure in rates if figure.work]))
+    out.print(_shares([figure for figure in rates if figure.shares]))
     out.print(_latencies([figure for figure in figures if figure.latency_ms]))
 
 
@@ -77,6 +80,22 @@ def _costs(figures: Sequence[Figure]) -> Table:
     for figure in figures:
         cells = [figure.cpu_us.get(group) for group in groups]
         table.add_row(figure.topic.name, *(_significant(cell) for cell in cells))
+    return table
+
+
+def _work(figures: Sequence[Figure]) -> Table:
+    table = _table("done for each accepted request, or each refused one", "what", *WORK)
+    for figure in figures:
+        table.add_row(figure.topic.name, *(_significant(figure.work[name]) for name in WORK))
+    return table
+
+
+def _shares(figures: Sequence[Figure]) -> Table:
+    names = list(figures[0].shares)
+    table = _table("the busiest Redis master's part of the work of all", "what", *names)
+    for figure in figures:
+        cells = [_share(figure.shares[name]) for name in names]
+        table.add_row(figure.topic.name, *cells)
     return table
 
 
@@ -116,3 +135,7 @@ def _significant(values: Range | None) -> str:
 
 def _latency(values: Range) -> str:
     return f"{values.median:.1f} ({values.min:.1f} - {values.max:.1f})"
+
+
+def _share(values: Range) -> str:
+    return f"{values.median:.2f} ({values.min:.2f} - {values.max:.2f})"

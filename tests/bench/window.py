@@ -31,6 +31,10 @@ class Measured:
     """CPU seconds by group of processes."""
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     """By percentile; only where requests were sent at times fixed beforehand."""
+    work: Mapping[str, float] = field(default_factory=dict)
+    """What servers did from before the warm-up to the last answer, see `counters`."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """The busiest master's parts of what all of them did, 1 being all."""
 
 
 @dataclass(frozen=True, slots=True)
