@@ -122,6 +122,7 @@ class Database:
             str(self._programs.mariadb_install_db),
             defaults,
             "--auth-root-authentication-method=normal",
+            "--force",  # a machine whose own name does not resolve is good enough
             "--skip-test-db",
         ]
 
