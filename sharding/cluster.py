@@ -62,6 +62,8 @@ class Cluster:
         self._lanes: dict[tuple[Node, LaneKind], Lane] = {}
         self._seen = [EventId(0, 0)] * settings.partitions
         self._refreshing: asyncio.Task[None] | None = None
+        self._in_trouble = True
+        """Whether a node may be down; asked for every request, so it is not worked out each time."""
         self._patience_s = settings.redis_patience_ms / 1_000
 
     @classmethod
@@ -101,9 +103,12 @@ class Cluster:
 
     def is_down(self, partition: int) -> bool:
         """Whether the partition's node could not be reached just now."""
+        if not self._in_trouble:
+            return False
         node = self._nodes[partition]
         if node is None:
             return True
+        self._in_trouble = any(lane.is_down for lane in self._lanes.values()) or None in self._nodes
         lanes = (self._lanes.get((node, kind)) for kind in (LaneKind.WRITE, LaneKind.READ))
         return any(lane is not None and lane.is_down for lane in lanes)
 
@@ -213,6 +218,7 @@ class Cluster:
                     call.packed, asking=call.redirected_to is not None, deadline=call.deadline
                 )
             except LaneError as error:
+                self._in_trouble = True
                 self._refresh_soon()
                 self.metrics.redis_errors.labels(call.note_lost(error)).inc()
                 continue

@@ -19,7 +19,7 @@ class Listing:
 
     `former`: shard counts that it had before, whose shards still know the requests of that time;
     `earlier`: those of this epoch. `since_s`: when the layout came into force, in seconds since 1970 by
-    the node's clock. `next_version`: of a layout that is on its way, 0: none.
+    the node's clock. `next_version`, `next_shards`: of a layout that is on its way; version 0: none.
     `is_copy`: not from the product's own base, so a later load may not have reached it.
     """
 
@@ -30,6 +30,7 @@ class Listing:
         "former",
         "is_copy",
         "layout",
+        "next_shards",
         "next_version",
         "since_s",
         "sold_before",
@@ -42,6 +43,7 @@ class Listing:
         # A product that version 0.1 loaded has none of the three fields with a default.
         self.earlier = tuple(int(count) for count in fields.get(b"earlier", b"").split())
         self.next_version = int(fields.get(b"next_layout", b"0"))
+        self.next_shards = int(fields.get(b"next_shards", b"1"))
         self.epoch = int(fields[b"epoch"])
         self.buffer = int(fields[b"buffer"])
         self.sold_before = int(fields[b"sold_before"])

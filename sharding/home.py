@@ -151,7 +151,7 @@ class Home:
         self._doubted.put(group)
 
     def _put_sure(self, group: Group) -> None:
-        if self._has_alternate and self._context.cluster.is_down(self._partition):
+        if self._context.cluster.is_down(self._partition) and self._has_alternate:
             self._put_elsewhere(group)
         else:
             self._served.put(group)
@@ -252,9 +252,7 @@ class Home:
         except MissingShardError:
             return [MISSING] * len(requests)
         given = answers(requests, served, shard=shard)
-        if served.may_echo:
-            given = [ECHOING if answer is INSUFFICIENT else answer for answer in given]
-        return given
+        return [_echoing(answer) for answer in given] if served.may_echo else given
 
     async def _settle(self, requests: Sequence[Deduction]) -> list[Answer]:
         return await self._shortage.settle(self._partition, requests)
@@ -287,6 +285,19 @@ class Home:
             given = [unknown_if_echoing(answer, is_echoing=True) for answer in given]
         if given:
             group.answer(given)
+
+
+def _echoing(answer: Answer) -> Answer:
+    """What an answer is worth while an earlier try of its call may run yet."""
+    if answer is INSUFFICIENT:
+        return ECHOING
+    if answer.reason in _PASSING:
+        return unavailable(Reason.OUTCOME_UNKNOWN)
+    return answer
+
+
+_PASSING = frozenset((Reason.PRODUCT_LOADING, Reason.PRODUCT_FROZEN, Reason.RECORDS_FULL))
+"""What may be over by the time a lost try runs."""
 
 
 def _never_refused(given: Sequence[Answer]) -> list[Answer]:

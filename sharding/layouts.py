@@ -1,7 +1,7 @@
 """Changing a product's number of shards while it sells.
 
-    join     shards that are new begin without units and serve nobody yet
     prepare  the base notes which layout is on its way
+    join     shards that are new begin without units and serve nobody yet
     fence    every shard of the old layout serves nobody any more; from here on nothing is accepted
     commit   the base decides: the new layout, or back to the old one
     tell     every shard of the layout decided on serves it
@@ -49,17 +49,19 @@ class Layouts:
         self._balancing = balancing
 
     async def change(self, product_id: int, *, version: int, shards: int, cause: str) -> bool:
-        """Bring a change to its end. True: it is in force everywhere; False: it was rolled back under
-        `version` + 1, because a shard could not be reached.
+        """Bring a change to its end. True: it is in force everywhere; False: it was not begun because a
+        shard could not be reached, or it was rolled back under `version` + 1.
 
         LayoutPassedError: the product has gone on. StockUnavailableError: call again; before the
         decision nothing has changed, or everything will be undone.
         """
         assert is_shard_count(shards, self._cluster.settings.partitions)
         listing = await self._listing(product_id)
-        change = _Change(self._cluster, product_id, listing, Layout(version, shards), cause)
         if listing.layout.version < version:
-            await change.decide()
+            wanted = Layout(version, shards)
+            change = _Change(self._cluster, product_id, listing, wanted, cause)
+            if not await change.decide():
+                return False
             listing = await self._listing(product_id)
         if listing.layout.version not in (version, version + 1):
             raise LayoutPassedError(f"product {product_id} has layout {listing.layout.version}")
@@ -90,22 +92,41 @@ class _Change:
         self._present = Shards(cluster, product_id, listing.layout)
         self._coming = Shards(cluster, product_id, wanted)
 
-    async def decide(self) -> None:
-        """Have the base decide for the new layout, or, once it was prepared, for the old one."""
-        joining = set(self._coming.partitions) - set(self._present.partitions)
-        is_prepared = self._old.next_version == self._wanted.version
+    async def decide(self) -> bool:
+        """Have the base decide for the new layout, or, once it was prepared, for the old one. False: a
+        shard cannot be reached, and nothing was begun.
+
+        Before the base has prepared the change no shard hears of it, so whatever a shard was told is
+        listed, and undone, by whoever takes the change up.
+        """
+        if self._old.next_version == 0 and not await self._reaches_all():
+            return False
+        if self._old.next_version not in (0, self._wanted.version):
+            await self._take_back(self._old.next_version, self._old.next_shards)
+            raise StockUnavailableError(Reason.LAYOUT_CHANGING, "an earlier change was taken back")
+        await self._base.prepare(self._wanted)
         try:
-            await self._present.read_all()
-            await self._fence(joining)
-            if not is_prepared:
-                await self._base.prepare(self._wanted.version)
-                is_prepared = True
+            await self._fence(set(self._coming.partitions) - set(self._present.partitions))
             await self._fence(self._present.partitions)
         except (StockUnavailableError, LayoutPassedError):
-            if is_prepared:
-                await self._commit(self._wanted.version + 1, self._old.layout.shards, "rolled back")
+            await self._take_back(self._wanted.version, self._wanted.shards)
             raise
-        await self._commit(self._wanted.version, self._wanted.shards, self._cause)
+        await self._commit(self._wanted, prepared=self._wanted, reason=self._cause)
+        return True
+
+    async def _reaches_all(self) -> bool:
+        try:
+            await together(map(self._coming.reach, self._everywhere()))
+        except StockUnavailableError:
+            return False
+        return True
+
+    def _everywhere(self) -> set[int]:
+        return {*self._present.partitions, *self._coming.partitions}
+
+    async def _take_back(self, version: int, shards: int) -> None:
+        old = Layout(version + 1, self._old.layout.shards)
+        await self._commit(old, prepared=Layout(version, shards), reason="rolled back")
 
     async def _fence(self, partitions: Iterable[int]) -> None:
         await together(self._fence_one(partition) for partition in partitions)
@@ -117,15 +138,15 @@ class _Change:
         if word != "done":
             raise LayoutPassedError(f"p{partition:02d} answers {word} to {self._wanted}")
 
-    async def _commit(self, version: int, shards: int, reason: str) -> None:
+    async def _commit(self, layout: Layout, *, prepared: Layout, reason: str) -> None:
         old = self._old
-        counts = {old.layout.shards, self._wanted.shards}
+        counts = {old.layout.shards, prepared.shards}
         await self._base.commit(
-            prepared=self._wanted.version,
-            layout=Layout(version, shards),
-            earlier=sorted({*old.earlier, *counts} - {shards}),
-            former=sorted({*old.former, *counts} - {shards}),
-            reason=f"{old.layout.shards} -> {self._wanted.shards} shards, {reason}",
+            prepared=prepared.version,
+            layout=layout,
+            earlier=sorted({*old.earlier, *counts} - {layout.shards}),
+            former=sorted({*old.former, *counts} - {layout.shards}),
+            reason=f"{old.layout.shards} -> {prepared.shards} shards, {reason}",
         )
 
 
@@ -141,17 +162,17 @@ class _Base:
         self._keys = (keys.head(tag), keys.product_info(tag, product_id))
         self._events = keys.events(tag, ledger_of(product_id, LEDGERS))
 
-    async def prepare(self, version: int) -> None:
+    async def prepare(self, layout: Layout) -> None:
         """Note that a layout is on its way. LayoutPassedError if that cannot be."""
         reply = await self._cluster.run(
             _PREPARE,
             self._partition,
             self._keys,
-            (self._epoch, str(version)),
+            (self._epoch, str(layout.version), str(layout.shards)),
             lane=LaneKind.MOVE,
         )
         if reply[0] != b"done":
-            raise LayoutPassedError(f"product {self._product_id}: {reply[0]!r} to {version}")
+            raise LayoutPassedError(f"product {self._product_id}: {reply[0]!r} to {layout}")
 
     async def commit(
         self,

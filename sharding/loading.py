@@ -5,6 +5,7 @@ Both end only when no process refuses anybody any more by a proof from before.
 
 import asyncio
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 
 from sharding.catalogue import Catalogue
 from sharding.cluster import Cluster
@@ -48,14 +49,15 @@ class Loading:
         if product.listing.epoch != epoch:
             raise LoadConflictError(f"product {product_id} is not in epoch {epoch} any more")
         shards = product.shards
-        everywhere = shards.partitions + shards.retired
+        stopped = set(shards.partitions)
         await together(
-            _lead(shards, partition, epoch, State.OPEN, State.CLOSING) for partition in everywhere
+            _lead(shards, partition, epoch, State.OPEN, State.CLOSING) for partition in stopped
         )
+        await together(_stop_retired(shards, p, epoch, stopped) for p in shards.retired)
         await together([_finish_transfers(shards)])
-        await together(_close_shard(shards, partition, epoch) for partition in everywhere)
+        await together(_close_shard(shards, partition, epoch) for partition in stopped)
         await asyncio.sleep(NOTE_S)
-        return len(everywhere)
+        return len(stopped)
 
 
 async def together(steps: Iterable[Coroutine[object, object, None]]) -> None:
@@ -86,6 +88,13 @@ async def _lead(shards: Shards, partition: int, epoch: int, source: State, targe
     state = await shards.change_state(partition, epoch=epoch, source=source, target=target)
     if state == "passed":
         raise LoadConflictError(f"product {shards.product_id} is not in epoch {epoch} any more")
+
+
+async def _stop_retired(shards: Shards, partition: int, epoch: int, stopped: set[int]) -> None:
+    """Note a shard as stopped, unless a change that was taken back never came to it."""
+    with suppress(LoadConflictError, MissingShardError):
+        await _lead(shards, partition, epoch, State.OPEN, State.CLOSING)
+        stopped.add(partition)
 
 
 async def _finish_transfers(shards: Shards) -> None:

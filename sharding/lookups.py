@@ -9,6 +9,7 @@ out: the request may be sold all the same, but not refused.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,14 @@ from typing import NamedTuple
 from sharding.answers import MISSING, STALE, answers, unavailable
 from sharding.errors import StockUnavailableError
 from sharding.metrics import StockMetrics
-from sharding.outcomes import Answer, Deduction, Outcome
+from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.packing import pack
 from sharding.placement import Layout, alternate_shard, home_shard
 from sharding.shards import MissingShardError, Mode, Shards
 from sharding.tasks import Tasks
 from sharding.turnstile import Turnstile
+
+_LOG = logging.getLogger(__name__)
 
 DOUBT_S = 600
 """So long after a layout came into force even a first try is looked up under the earlier ones: it may
@@ -98,7 +101,9 @@ class Lookups:
         known: dict[int, Answer] = {}
         unsure: set[int] = set()
         for found in await asyncio.gather(*asked):
-            known |= found.known
+            # Whoever has sold it knows better than whoever has refused it.
+            sold = {i for i, answer in known.items() if answer.outcome is Outcome.DEDUCTED}
+            known |= {i: answer for i, answer in found.known.items() if i not in sold}
             unsure |= found.unsure
         return Knowledge(known, unsure - known.keys())
 
@@ -110,13 +115,13 @@ class Lookups:
         former: dict[Place, list[int]] = {}
         alternates: dict[Place, list[int]] = {}
         for i, request in enumerate(requests):
-            for place in self._former_homes(request):
-                if place.partition != home:
-                    former.setdefault(place, []).append(i)
+            homes = {p for p in self._former_homes(request) if p.partition != home}
+            for place in homes:
+                former.setdefault(place, []).append(i)
             if request.attempt != 1:
-                for place in self._alternates(request, shard):
-                    if place.partition != home and place not in former:
-                        alternates.setdefault(place, []).append(i)
+                stand_ins = {p for p in self._alternates(request, shard) if p.partition != home}
+                for place in stand_ins - homes:
+                    alternates.setdefault(place, []).append(i)
         return former, alternates
 
     def _former_homes(self, request: Deduction) -> Iterator[Place]:
@@ -215,7 +220,11 @@ class _Desk:
         while self._waiting and size + len(self._waiting[0][0]) <= LOOKUP_REQUESTS_MAX:
             size += len(self._waiting[0][0])
             lot.append(self._waiting.popleft())
-        given = await self._look([request for requests, _ in lot for request in requests])
+        try:
+            given = await self._look([request for requests, _ in lot for request in requests])
+        except Exception:  # noqa: BLE001 - the top of the loop: whoever waits must be answered
+            _LOG.exception("looking requests up failed")
+            given = [unavailable(Reason.SHARD_CORRUPT)] * size
         start = 0
         for requests, future in lot:
             if not future.done():

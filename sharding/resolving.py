@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
 from sharding.answers import MISSING, unavailable
-from sharding.catalogue import Catalogue, Product
+from sharding.cluster import Cluster
+from sharding.directory import Directory, Listing
 from sharding.errors import StockUnavailableError
 from sharding.events import Status
 from sharding.outcomes import Answer, Outcome, Reason, Resolution, Resolved
 from sharding.placement import Layout, alternate_shard, home_shard
-from sharding.shards import Found, MissingShardError, Tombstone
+from sharding.shards import Found, MissingShardError, Shards, Tombstone
 
 LOOKS_MAX = 16
 PAUSE_S = 0.02
@@ -25,69 +27,98 @@ class Resolving:
     """Looks everywhere a request can have had its effect, and leaves tombstones where it has none.
 
     Everything is looked at before anything is decided; then the alternate is barred, so that no copy can
-    slip in there, and the home decides last.
+    slip in there, and the home decides last. What counts is the product's base, before and after: a
+    request may have been sold since by a layout or a load that this process does not know.
     """
 
-    def __init__(self, catalogue: Catalogue, *, partitions: int) -> None:
-        self._catalogue = catalogue
-        self._partitions = partitions
+    def __init__(self, cluster: Cluster, directory: Directory) -> None:
+        self._cluster = cluster
+        self._directory = directory
 
     async def resolve(self, product_id: int, request_id: str) -> Resolved | Answer:
         """The request's end, or why it cannot be told now: every failure is an answer."""
         try:
+            listing = await self._directory.at_base(product_id)
             for _ in range(LOOKS_MAX):
-                product = await self._catalogue.find(product_id)
-                if product is None:
+                if listing is None:
                     return Answer(Outcome.UNKNOWN_PRODUCT)
-                found = await self._resolve(product, request_id)
-                if found.status is not Status.STALE:
+                found = await _Search(self._cluster, product_id, listing, request_id).end()
+                later = await self._directory.at_base(product_id)
+                if found.status is not Status.STALE and _is_same(listing, later):
                     return _end(found)
-                self._catalogue.forget(product_id)
+                listing = later
                 await asyncio.sleep(PAUSE_S)
         except StockUnavailableError as failure:
             return unavailable(_reason(failure))
         except MissingShardError:
-            self._catalogue.forget(product_id)
             return MISSING
         return unavailable(Reason.LAYOUT_CHANGING)
 
-    async def _resolve(self, product: Product, request_id: str) -> Found:
+
+def _is_same(listing: Listing, later: Listing | None) -> bool:
+    if later is None:
+        return False
+    return (listing.epoch, listing.layout) == (later.epoch, later.layout)
+
+
+class _Search:
+    """One look at everything, under one layout."""
+
+    def __init__(
+        self, cluster: Cluster, product_id: int, listing: Listing, request_id: str
+    ) -> None:
+        self._shards = Shards(cluster, product_id, listing.layout)
+        self._listing = listing
+        self._request_id = request_id
+        self._partitions = cluster.settings.partitions
+
+    async def end(self) -> Found:
         """STALE: the layout has changed meanwhile."""
-        shards = product.shards
-        home = home_shard(request_id, shards.layout.shards)
-        for partition in self._everywhere_else(product, request_id):
-            found = await self._look(product, partition, request_id)
-            if found.status not in (Status.STALE, Status.BARRED):
-                return found
-        at_home = shards.partitions[home]
-        found = await shards.resolve(at_home, request_id, Tombstone.NONE)
-        if found.status not in (Status.STALE, Status.BARRED):
+        count = self._listing.layout.shards
+        home = home_shard(self._request_id, count)
+        at_home = self._shards.partitions[home]
+        found = await self._look_everywhere(at_home)
+        if found.status not in _OPEN_ENDS:
             return found
-        alternate = alternate_shard(home, shards.layout.shards)
+        alternate = alternate_shard(home, count)
         if alternate is not None:
-            found = await shards.resolve(shards.partitions[alternate], request_id, Tombstone.BARRED)
+            stand_in = self._shards.partitions[alternate]
+            found = await self._at(stand_in, Tombstone.BARRED)
             if found.status is not Status.BARRED:
                 return found
-        return await shards.resolve(at_home, request_id, Tombstone.NEVER)
+        return await self._at(at_home, Tombstone.NEVER)
 
-    async def _look(self, product: Product, partition: int, request_id: str) -> Found:
-        """Look at a partition that the product may have left altogether: then it knows nothing."""
-        try:
-            return await product.shards.resolve(partition, request_id, Tombstone.NONE)
-        except MissingShardError:
-            return Found(Status.STALE, 0)
+    async def _look_everywhere(self, at_home: int) -> Found:
+        """What anybody knows; who has sold it knows better than who has refused it."""
+        found = await self._at(at_home, Tombstone.NONE)
+        for partition in self._former_places():
+            if found.status is Status.REPLAYED:
+                break
+            with suppress(MissingShardError):  # a place that the product has left altogether
+                there = await self._at(partition, Tombstone.NONE)
+                if there.status is Status.REPLAYED or found.status in _OPEN_ENDS:
+                    found = there
+        return found
 
-    def _everywhere_else(self, product: Product, request_id: str) -> Iterator[int]:
+    async def _at(self, partition: int, tombstone: Tombstone) -> Found:
+        return await self._shards.resolve(
+            partition, self._request_id, tombstone, epoch=self._listing.epoch
+        )
+
+    def _former_places(self) -> Iterator[int]:
         """Homes and alternates that the request had under earlier layouts."""
-        product_id = product.shards.product_id
-        for count in product.listing.former:
+        for count in self._listing.former:
             layout = Layout(0, count)
-            home = home_shard(request_id, count)
+            home = home_shard(self._request_id, count)
             for shard in (home, alternate_shard(home, count)):
                 if shard is not None:
                     yield layout.partition(
-                        shard, product_id=product_id, partitions=self._partitions
+                        shard, product_id=self._shards.product_id, partitions=self._partitions
                     )
+
+
+_OPEN_ENDS = (Status.STALE, Status.BARRED)
+"""What a look says where nothing was decided."""
 
 
 def _end(found: Found) -> Resolved | Answer:

@@ -237,14 +237,16 @@ class Shards:
         self._cluster.metrics.moves.labels(word).inc()
         return Taken(word, tuple(n for n in reply[3:] if isinstance(n, int)))
 
-    async def resolve(self, partition: int, request_id: str, tombstone: Tombstone) -> Found:
-        """What became of a request here; where nothing did, leave a tombstone."""
+    async def resolve(
+        self, partition: int, request_id: str, tombstone: Tombstone, *, epoch: int
+    ) -> Found:
+        """What became of a request here; where nothing did, leave a tombstone, if the epoch is that."""
         keys_ = self._keys_of(partition)
         reply = await self._cluster.run(
             _RESOLVE,
             partition,
             keys_.shard + keys_.memory,
-            (self._product, self._layout, self._caps[1], request_id, tombstone),
+            (self._product, str(epoch), self._layout, self._caps[1], request_id, tombstone),
             lane=LaneKind.WRITE,
         )
         _word(reply)
@@ -303,7 +305,8 @@ class Shards:
             quantity=transfer.units,
         )
         if taken.word == "taken":
-            await self.put(transfer)
+            # A failover may have undone the take that was noted; then this one took what was there.
+            await self.put(transfer._replace(units=taken.numbers[0]))
             await self.ack(transfer)
 
     async def mark_gathering(self, partition: int) -> None:
@@ -330,12 +333,30 @@ class Shards:
 
         StockUnavailableError if any shard cannot be read.
         """
-        everywhere = self.partitions + self.retired
-        results = await gather(*map(self.read, everywhere), return_exceptions=True)
+        results = await gather(
+            *map(self.read, self.partitions),
+            *map(self._read_retired, self.retired),
+            return_exceptions=True,
+        )
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        return [result for result in results if isinstance(result, ShardReading)]
+        found = [result for result in results if isinstance(result, ShardReading)]
+        epoch = found[0].epoch
+        serving = len(self.partitions)
+        return found[:serving] + [each for each in found[serving:] if each.epoch >= epoch]
+
+    async def _read_retired(self, partition: int) -> ShardReading | None:
+        """None: a change that was taken back never came to this shard."""
+        try:
+            return await self.read(partition)
+        except MissingShardError:
+            return None
+
+    async def reach(self, partition: int) -> None:
+        """StockUnavailableError if the partition does not answer soon."""
+        key = self._keys_of(partition).shard[1]
+        await self._cluster.command(partition, "EXISTS", key, lane=LaneKind.READ, hasty=True)
 
     async def was_visited(self, partition: int) -> bool:
         """Whether a shard ever stood in for the home of a request. StockUnavailableError, at once if its

@@ -63,7 +63,7 @@ class Stock:
         self._loading = Loading(cluster, self._catalogue)
         self._balancing = Balancing(self._catalogue)
         self._layouts = Layouts(cluster, directory, self._catalogue, self._balancing)
-        self._resolving = Resolving(self._catalogue, partitions=partitions)
+        self._resolving = Resolving(cluster, directory)
         self._reroute_s_max = cluster.settings.redis_patience_ms / 1_000
         self._queued = 0
 

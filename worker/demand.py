@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import structlog
 
@@ -55,17 +56,19 @@ class DemandKeeper:
         )
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
         self._prune_due_s = 0.0
+        self._levelling: asyncio.Task[None] | None = None
         self._held_back: set[int] = set()
         """Products that may not be changed again for now, as the log knows."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`."""
-        while not stop.is_set():
-            if self._share.is_leased:
-                await self._tick()
-            await wait_until(stop, TICK_S)
+        """Until `stop`; what is being levelled by then is finished."""
+        async with asyncio.TaskGroup() as tasks:
+            while not stop.is_set():
+                if self._share.is_leased:
+                    await self._tick(tasks)
+                await wait_until(stop, TICK_S)
 
-    async def _tick(self) -> None:
+    async def _tick(self, tasks: asyncio.TaskGroup) -> None:
         try:
             products = await self._products()
             await self._scale(products)
@@ -73,8 +76,13 @@ class DemandKeeper:
         except LedgerError:
             self._metrics.failures.labels("demand").inc()
             return
-        level = (self._level(product.product_id) for product in products[:REBALANCES_MAX])
-        await asyncio.gather(*level)
+        # Shards that do not answer hold levelling up, but not scaling.
+        if self._levelling is None or self._levelling.done():
+            chosen = [product.product_id for product in products[:REBALANCES_MAX]]
+            self._levelling = tasks.create_task(self._level_all(chosen), name="level")
+
+    async def _level_all(self, product_ids: Sequence[int]) -> None:
+        await asyncio.gather(*map(self._level, product_ids))
 
     async def _products(self) -> list[LiveProduct]:
         found = await self._demand.products(
@@ -129,6 +137,9 @@ class DemandKeeper:
                 self._metrics.units_levelled.inc(await self._stock.rebalance(product_id))
             except StockError:
                 self._metrics.failures.labels("rebalance").inc()
+            except Exception as error:  # one product must not end the upkeep of all others
+                self._metrics.failures.labels("rebalance").inc()
+                log.error("levelling failed", product_id=product_id, exc_info=error)
 
     def _owns(self, product_id: int) -> bool:
         return base_partition(product_id, self._settings.partitions) in self._share.owned

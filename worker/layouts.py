@@ -107,6 +107,9 @@ class Reshaper:
             self._note_stuck(change, error)
         except LedgerError:
             self._metrics.failures.labels("layout").inc()
+        except Exception as error:  # one product must not end the upkeep of all others
+            self._metrics.failures.labels("layout").inc()
+            log.error("layout change failed", exc_info=error, **_fields(change))
         finally:
             self._busy.discard(change.product_id)
 

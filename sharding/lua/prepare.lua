@@ -8,6 +8,7 @@
 -- ARGV[2] seen_number      integer >= 0
 -- ARGV[3] epoch            integer >= 1, the load that is meant
 -- ARGV[4] layout           integer >= 1, version of the new layout
+-- ARGV[5] shards           integer >= 1, shards of the new layout
 --
 -- Returns one of
 --   {"done", generation, number}        it is noted, by this call or before
@@ -35,5 +36,5 @@ if info.next_layout == layout then
 end
 if info.next_layout ~= 0 then return answer("busy", info.next_layout) end
 -- From here on it must succeed.
-redis.call("HSET", KEYS[2], "next_layout", int(layout))
+redis.call("HSET", KEYS[2], "next_layout", int(layout), "next_shards", ARGV[5])
 return answer("done")

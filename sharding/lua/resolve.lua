@@ -10,16 +10,17 @@
 -- ARGV[1] seen_generation  integer >= 0
 -- ARGV[2] seen_number      integer >= 0
 -- ARGV[3] product          integer >= 1
--- ARGV[4] layout           integer >= 1, the layout that the caller routed by
--- ARGV[5] tombstone_cap    integer, tombstones that one generation may hold
--- ARGV[6] request_id       the request
--- ARGV[7] tombstone        n: it never came; b: it is barred here; empty: only look
+-- ARGV[4] epoch            integer >= 1, the load that the caller knows of
+-- ARGV[5] layout           integer >= 1, the layout that the caller routed by
+-- ARGV[6] tombstone_cap    integer, tombstones that one generation may hold
+-- ARGV[7] request_id       the request
+-- ARGV[8] tombstone        n: it never came; b: it is barred here; empty: only look
 --
 -- Returns one of
 --   {"done", generation, number, status, quantity}  status is one of
 --       R units were taken, quantity says how many; X refused for good; N never, by this call or before;
 --       B barred; M it was a call of another kind; S nothing is known and nothing was decided: the
---       layout is another one, or this was only a look; O too many tombstones
+--       layout or the epoch is another one, or this was only a look; O too many tombstones
 --   {"fenced", why}
 --   {"missing"}  no such key
 --   {"corrupt", what}
@@ -30,8 +31,8 @@
 
 local stock_key, events_key = KEYS[2], KEYS[3]
 local memory = { KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
-local product, layout, tombstone_cap = ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local request_id, tombstone = ARGV[6], ARGV[7]
+local product, epoch, layout, tombstone_cap = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local request_id, tombstone = ARGV[7], ARGV[8]
 local KNOWN = { d = "R", i = "X", n = "N", b = "B" }
 local DECIDED = { n = "N", b = "B" }
 
@@ -39,7 +40,7 @@ local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
 if not head then return refusal end
 local field = product .. ":" .. request_id
 local found
-found, refusal = find_records(memory, { field })
+found, refusal = find_records(head, memory, { field })
 if not found then return refusal end
 local stock
 stock, refusal = read_stock(stock_key)
@@ -55,7 +56,7 @@ if known and not is_upgrade then
   return came_to(KNOWN[string.sub(known, 1, 1)] or "M", tonumber(string.match(known, "^[di](%d+):")))
 end
 if tombstone == "" then return came_to(known and "B" or "S") end
-if stock.layout ~= layout or not stock.serves then return came_to("S") end
+if stock.epoch ~= epoch or stock.layout ~= layout or not stock.serves then return came_to("S") end
 if is_full(current_tombstones(head, memory), 1, tombstone_cap) then return came_to("O") end
 
 refusal = append(events_key, head, shard_event("tombstone", product, stock, "request", request_id,

@@ -38,7 +38,7 @@ if not head then return refusal end
 -- No request id has a space, so this is nobody's record.
 local field = product .. ": " .. undone .. " " .. request_id
 local found
-found, refusal = find_records(memory, { field })
+found, refusal = find_records(head, memory, { field })
 if not found then return refusal end
 local stock
 stock, refusal = read_stock(stock_key)

@@ -10,9 +10,10 @@ from deploy.local.stack import LocalStack
 from sharding.cluster import Cluster
 from sharding.lane import Node
 from sharding.metrics import StockMetrics
-from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
 from sharding.partitions import Partitions
 from sharding.placement import alternate_shard, base_partition, home_shard
+from sharding.shards import Served, Shards
 from sharding.stock import Stock
 from tests.sharding.conftest import LoadProduct, events_of, settings_for
 
@@ -126,6 +127,38 @@ async def test_nothing_is_refused_while_a_shard_cannot_be_asked(
     for shard in range(SHARDS):
         answer = await ask(half.stock, Deduction(ids_at(shard)[1], product, 5, attempt=1))
         assert answer == Answer(Outcome.UNAVAILABLE, reason=Reason.SHARDS_UNREACHABLE)
+
+
+async def test_what_a_lost_try_may_still_change_is_not_said_for_a_fact(
+    stock: Stock, load: LoadProduct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = await load(*[30] * SHARDS)
+
+    async def repeated(self: Shards, *args: object, **kwargs: object) -> Served:
+        return Served(0, b"F", (), State.LOADING, may_echo=True)
+
+    monkeypatch.setattr(Shards, "deduct", repeated)
+    answer = await ask(stock, Deduction("id", product, 1, attempt=1))
+    assert answer == Answer(Outcome.UNAVAILABLE, reason=Reason.OUTCOME_UNKNOWN)
+
+
+async def test_a_refusal_after_a_lost_try_is_final(
+    stock: Stock, load: LoadProduct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = await load(0, 0)
+    real = Shards.deduct
+
+    async def repeated(self: Shards, *args: object, **kwargs: object) -> Served:
+        return (await real(self, *args, **kwargs))._replace(may_echo=True)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Shards, "deduct", repeated)
+    wanted = Deduction("id", product, 1, attempt=1)
+    assert await ask(stock, wanted) == Answer(Outcome.INSUFFICIENT_STOCK)
+    monkeypatch.undo()
+    await stock.restock(product, request_id="in", quantity=5, reason="")
+    # The try that was lost arrives now: it meets the tombstone.
+    late = await ask(stock, wanted)
+    assert late == Answer(Outcome.INSUFFICIENT_STOCK, replayed=True)
 
 
 async def test_a_resolution_waits_until_every_place_can_be_asked(

@@ -1,11 +1,13 @@
 """Requests that are decided for good: refused retries, resolved ones, second effects; and proofs."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from deploy.local.stack import LocalStack
-from sharding.cluster import Cluster
+from sharding import keys
+from sharding.cluster import Cluster, LaneKind
 from sharding.events import Kind, Status
 from sharding.metrics import StockMetrics
 from sharding.notes import NOTE_S
@@ -15,7 +17,7 @@ from sharding.partitions import Partitions
 from sharding.placement import Layout, alternate_shard, home_shard
 from sharding.shards import Mode, Shards, Tombstone
 from sharding.stock import Stock
-from tests.sharding.conftest import LoadProduct, events_of, settings_for
+from tests.sharding.conftest import LoadProduct, events_of, plan_for, settings_for
 
 INSUFFICIENT = Answer(Outcome.INSUFFICIENT_STOCK)
 
@@ -117,7 +119,7 @@ async def test_the_alternate_of_a_resolved_request_does_not_accept_it_either(
     alternate = alternate_shard(home_shard("gone", 4), 4)
     assert alternate is not None
     partition = shards.partitions[alternate]
-    found = await shards.resolve(partition, "gone", Tombstone.NONE)
+    found = await shards.resolve(partition, "gone", Tombstone.NONE, epoch=1)
     assert found.status is Status.BARRED
 
 
@@ -222,17 +224,57 @@ async def test_tombstones_are_bounded(
     small = await Cluster.connect(settings_for(services, tombstone_cap=1_000), metrics)
     stock = Stock(small, metrics)
     try:
-        answers: list[Answer] = []
-        for call, size in enumerate((400, 400, 199, 400)):
-            retries = [Deduction(f"x{call}-{i}", product, 2, attempt=2) for i in range(size)]
-            answers += await stock.deduct(retries)
-        assert {a.outcome for a in answers} == {Outcome.INSUFFICIENT_STOCK, Outcome.OVERLOADED}
+        # Other products' tombstones are in the same partition; so it is filled until it is full.
+        retries = (Deduction(f"x{i}", product, 2, attempt=2) for i in range(1_001))
+        assert await ask(stock, next(retries)) == INSUFFICIENT
+        outcomes = {(await ask(stock, retry)).outcome for retry in retries}
+        assert outcomes == {Outcome.INSUFFICIENT_STOCK, Outcome.OVERLOADED}
         resolved = await stock.resolve(product, "one more")
         assert resolved == Answer(Outcome.OVERLOADED, reason=Reason.RECORDS_FULL)
         assert (await ask(stock, Deduction("fits", product, 1))).outcome is Outcome.DEDUCTED
     finally:
         await stock.drain()
         await small.close()
+
+
+async def test_a_process_that_slept_over_a_reload_resolves_by_the_base(
+    stock: Stock, load: LoadProduct, elsewhere: Stock, cluster: Cluster
+) -> None:
+    product = await load(*[1] * 12)
+    await stock.read(product)
+    await elsewhere.close(product, 1)
+    await elsewhere.load(replace(plan_for(product, *[2] * 6, epoch=2), former_shards=(12,)))
+    sold = [Deduction(f"sold-{i}", product, 1, attempt=1) for i in range(8)]
+    assert {a.outcome for a in await elsewhere.deduct(sold)} == {Outcome.DEDUCTED}
+    for request in sold:
+        found = await stock.resolve(product, request.request_id)
+        assert found == Resolved(Resolution.DEDUCTED, 1)
+    # What such a process sends to a shard of the last epoch decides nothing there.
+    stones = Shards(cluster, product, Layout(1, 12))
+    for partition in stones.partitions:
+        found = await stones.resolve(partition, "late", Tombstone.NEVER, epoch=1)
+        assert found.status in (Status.STALE, Status.NEVER)
+    for partition in Shards(cluster, product, Layout(2, 6)).partitions:
+        found = await stones.resolve(partition, "late", Tombstone.NEVER, epoch=1)
+        assert found.status is Status.STALE
+
+
+async def test_the_newest_of_several_tombstones_counts(
+    stock: Stock, load: LoadProduct, cluster: Cluster, partitions: Partitions
+) -> None:
+    product = await load(5, 5)
+    shards = Shards(cluster, product, Layout(1, 2))
+    for name in ("late-0", "late-1", "late-2"):
+        at = shards.partitions[home_shard(name, 2)]
+        barred = await shards.resolve(at, name, Tombstone.BARRED, epoch=1)
+        assert barred.status is Status.BARRED
+        tag = cluster.tags[at]
+        age = ("HSET", keys.head(tag), "records_since_ms", "0")
+        await cluster.command(at, *age, lane=LaneKind.WRITE)
+        assert await partitions.rotate_records(at, record_ttl_s=3_600)
+        assert await stock.resolve(product, name) == Resolved(Resolution.NEVER)
+        late = await ask(stock, Deduction(name, product, 1, attempt=2))
+        assert late.reason is Reason.RESOLVED_NEVER
 
 
 async def test_what_bars_a_stand_in_bars_nobody_at_home(stock: Stock, load: LoadProduct) -> None:
@@ -248,7 +290,7 @@ async def test_what_bars_a_stand_in_bars_nobody_at_home(stock: Stock, load: Load
     shards = Shards(stock._cluster, product, Layout(3, 2))
     for name in moved[3:6]:
         # A resolution that broke off between the alternate and the home has decided nothing.
-        found = await shards.resolve(shards.partitions[0], name, Tombstone.BARRED)
+        found = await shards.resolve(shards.partitions[0], name, Tombstone.BARRED, epoch=1)
         assert found.status is Status.BARRED
         assert (await ask(stock, Deduction(name, product, 1))).outcome is Outcome.DEDUCTED
 

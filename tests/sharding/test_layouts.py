@@ -78,6 +78,25 @@ async def test_a_first_copy_that_was_held_up_across_a_load_meets_its_record(
     assert late == [retried[0]._replace(replayed=True)]
 
 
+async def test_a_take_that_a_failover_undid_creates_no_units(
+    stock: Stock, load: LoadProduct, cluster: Cluster
+) -> None:
+    product = await load(5, 0)
+    found = await stock._catalogue.find(product)
+    assert found is not None
+    donor, receiver = found.shards.partitions
+    taken = await found.shards.take(donor, receiver=receiver, number=1, quantity=5)
+    assert taken.word == "taken"
+    # The node that takes over has neither the take nor all of the units: two were sold meanwhile.
+    key = keys.stock(cluster.tags[donor], product)
+    await cluster.command(donor, "HDEL", key, f"out:{receiver}", lane=LaneKind.WRITE)
+    await cluster.command(donor, "HSET", key, "available", "3", "sold", "2", lane=LaneKind.WRITE)
+    await stock.finish_transfer(product, OpenTransfer(donor, receiver, 1, 5))
+    seen = await stock.read(product)
+    assert seen is not None
+    assert (seen.available, seen.sold, seen.in_transit) == (3, 2, 0)
+
+
 @pytest.mark.parametrize("kind", ["restock", "remove"])
 async def test_a_correction_that_was_held_up_across_a_load_is_applied_once(
     stock: Stock, load: LoadProduct, elsewhere: Stock, kind: str

@@ -509,8 +509,9 @@ class StockMachine(RuleBasedStateMachine):
         cluster = self.world.processes[0].cluster
         shards = Shards(cluster, self.product, Layout(0, self.model.shards))
         home = shards.partitions[home_shard(request.request_id, self.model.shards)]
-        found = self._run(shards.resolve(home, request.request_id, Tombstone.NONE))
-        if found.status is Status.REFUSED_BEFORE:
+        found = self._run(shards.resolve(home, request.request_id, Tombstone.NONE, epoch=0))
+        # An id of several contents may have been refused for good as another one.
+        if (found.status, found.quantity) == (Status.REFUSED_BEFORE, request.quantity):
             wanted = Record("refused", request.quantity, request.user_id)
             assert self.model.records.setdefault(request.request_id, wanted) == wanted
 

@@ -11,7 +11,7 @@ local function adjust(kind, sign)
   if not head then return refusal end
   local field = product .. ":" .. request_id
   local found
-  found, refusal = find_records(memory, { field })
+  found, refusal = find_records(head, memory, { field })
   if not found then return refusal end
   local stock
   stock, refusal = read_stock(KEYS[2])

@@ -4,6 +4,7 @@
 --   layout, shards   version of the layout in force, and how many shards it has
 --   since_ms         when that was decided, or the product was loaded
 --   next_layout      version of a layout that is on its way; 0 or missing: none. At the base only
+--   next_shards      how many shards that layout has
 --   epoch            which load of the product this is
 --   earlier          shard counts that the product had before in this epoch, with spaces between them
 --   former           all shard counts that it ever had and whose shards may know requests

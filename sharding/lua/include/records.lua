@@ -17,17 +17,20 @@ local function current_tombstones(head, memory)
   return memory[RECORD_GENERATIONS + head.records % RECORD_GENERATIONS + 1]
 end
 
--- Values by position in `fields`, or nil and the refusal. A record counts more than a tombstone. A hash
--- with its sentinel only is skipped.
-local function find_records(memory, fields)
+-- Values by position in `fields`, or nil and the refusal. Of several values the newest counts, and a record
+-- more than a tombstone. A hash with its sentinel only is skipped.
+local function find_records(head, memory, fields)
   local found = {}
   if #fields == 0 then return found end
-  for i = #memory, 1, -1 do
-    local length = redis.pcall("HLEN", memory[i])
-    if type(length) ~= "number" then return nil, { "corrupt", "records" } end
-    if length > 1 then
-      for position, value in ipairs(redis.call("HMGET", memory[i], unpack(fields))) do
-        if value then found[position] = value end
+  for first = RECORD_GENERATIONS, 0, -RECORD_GENERATIONS do
+    for age = 1, RECORD_GENERATIONS do
+      local key = memory[first + (head.records + age) % RECORD_GENERATIONS + 1]
+      local length = redis.pcall("HLEN", key)
+      if type(length) ~= "number" then return nil, { "corrupt", "records" } end
+      if length > 1 then
+        for position, value in ipairs(redis.call("HMGET", key, unpack(fields))) do
+          if value then found[position] = value end
+        end
       end
     end
   end

@@ -40,7 +40,7 @@ local function serve(requests, call, stock, head, memory)
   local count = #requests / 4
   local fields = {}
   for i = 1, count do fields[i] = call.product .. ":" .. requests[4 * i - 3] end
-  local found, refusal = find_records(memory, fields)
+  local found, refusal = find_records(head, memory, fields)
   if not found then return nil, refusal end
 
   local closed_to_new = why_closed(count, call, stock, head, memory)
