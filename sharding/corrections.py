@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from sharding.answers import CLOSED, INSUFFICIENT, MISSING, STALE, answers, unavailable
@@ -71,11 +72,10 @@ class Corrections:
         """None: units were brought to the request's home, ask again."""
         shards = product.shards
         shard = home_shard(wanted.request_id, shards.layout.shards)
+        earlier = await self._known_before(product, wanted)
+        if earlier is not None:
+            return earlier
         try:
-            for partition, former_shard in self._former_homes(product, wanted):
-                earlier = await _apply_at(shards, partition, wanted, look=True)
-                if earlier.statuses in (b"R", b"M"):
-                    return _answer(earlier, shard=former_shard)
             served = await _apply_at(shards, shards.partitions[shard], wanted)
             if served.statuses != b"I":
                 return _answer(served, shard=shard)
@@ -90,6 +90,16 @@ class Corrections:
             return INSUFFICIENT
         if gathered is Gathered.NOTHING_NOW:
             await asyncio.sleep(PAUSE_S)
+        return None
+
+    async def _known_before(self, product: Product, wanted: Correction) -> Answer | None:
+        """What the homes that the request had in earlier layouts say, if they know it."""
+        for partition, shard in self._former_homes(product, wanted):
+            # A change that was taken back may never have come to a shard.
+            with suppress(MissingShardError):
+                found = await _apply_at(product.shards, partition, wanted, look=True)
+                if found.statuses in (b"R", b"M"):
+                    return _answer(found, shard=shard)
         return None
 
     def _former_homes(self, product: Product, wanted: Correction) -> Iterator[tuple[int, int]]:

@@ -100,6 +100,7 @@ class _Change:
         listed, and undone, by whoever takes the change up.
         """
         if self._old.next_version == 0 and not await self._reaches_all():
+            await self._base.give_up(self._wanted)
             return False
         if self._old.next_version not in (0, self._wanted.version):
             await self._take_back(self._old.next_version, self._old.next_shards)
@@ -173,6 +174,18 @@ class _Base:
         )
         if reply[0] != b"done":
             raise LayoutPassedError(f"product {self._product_id}: {reply[0]!r} to {layout}")
+
+    async def give_up(self, layout: Layout) -> None:
+        """Note that a layout will never be. StockUnavailableError if somebody was faster: look again."""
+        reply = await self._cluster.run(
+            _PREPARE,
+            self._partition,
+            self._keys,
+            (self._epoch, str(layout.version), "0"),
+            lane=LaneKind.MOVE,
+        )
+        if reply[0] != b"done":
+            raise StockUnavailableError(Reason.LAYOUT_CHANGING, f"{layout} was begun by another")
 
     async def commit(
         self,

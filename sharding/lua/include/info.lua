@@ -5,6 +5,7 @@
 --   since_ms         when that was decided, or the product was loaded
 --   next_layout      version of a layout that is on its way; 0 or missing: none. At the base only
 --   next_shards      how many shards that layout has
+--   given_up         the last version of a layout that will never be; 0 or missing: none. At the base only
 --   epoch            which load of the product this is
 --   earlier          shard counts that the product had before in this epoch, with spaces between them
 --   former           all shard counts that it ever had and whose shards may know requests
@@ -13,11 +14,12 @@
 
 -- The numbers that layouts are changed by, or nil and the refusal.
 local function read_info(key)
-  local values = redis.pcall("HMGET", key, "layout", "next_layout", "epoch")
+  local values = redis.pcall("HMGET", key, "layout", "next_layout", "epoch", "given_up")
   if values.err then return nil, { "corrupt", "product_info" } end
   if redis.call("EXISTS", key) == 0 then return nil, { "missing" } end
-  local info = { layout = whole(values[1]), next_layout = whole(values[2] or "0"), epoch = whole(values[3]) }
-  if not (info.layout and info.next_layout and info.epoch) then
+  local info = { layout = whole(values[1]), next_layout = whole(values[2] or "0"), epoch = whole(values[3]),
+    given_up = whole(values[4] or "0") }
+  if not (info.layout and info.next_layout and info.epoch and info.given_up) then
     return nil, { "corrupt", "product_info" }
   end
   return info
