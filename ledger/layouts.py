@@ -14,6 +14,8 @@ from sharding.placement import Layout, is_shard_count
 OPEN_CHANGES_MAX = 1_000
 """Changes that are looked at together, those first that nothing has happened to for longest."""
 UNMET_PINS_MAX = 100
+GIVEN_UP_REST_S = 5
+"""For so long after a change was given up the same one is not begun anew, however often it is wanted."""
 
 
 class Cause(StrEnum):
@@ -164,6 +166,11 @@ async def _aim(transaction: Transaction, row: ProductRow, shards: int, cause: Ca
     present = await _present(transaction, row)
     if shards in (0, present.shards) or row.status is not State.OPEN:
         return Aim(present.version, in_force=True)
+    given_up = await transaction.row(
+        statement("layout_change_given_up"), (row.product_id, shards, GIVEN_UP_REST_S)
+    )
+    if given_up:
+        return Aim(given_up[0], in_force=False)
     version = max(row.layout_version, last.version + 1 if last else 0) + 1
     values = (row.product_id, version, shards, cause.value)
     await transaction.execute(statement("layout_change_insert"), values)

@@ -245,12 +245,12 @@ class Products:
 
         return await self._database.transaction(run)
 
-    async def find_deduction(self, product_id: int, request_id: str) -> int | None:
-        """Units that a request took, if the journal has it."""
+    async def find_request(self, product_id: int, request_id: str) -> Adjustment | None:
+        """What the journal knows a request for: the deduction, or else what it was."""
 
-        async def run(transaction: Transaction) -> int | None:
-            row = await transaction.row(statement("deduction_find"), (product_id, request_id))
-            return abs(row[0]) if row else None
+        async def run(transaction: Transaction) -> Adjustment | None:
+            row = await transaction.row(statement("request_find"), (product_id, request_id))
+            return Adjustment(JournalKind(row[0]), abs(row[1]), replayed=True) if row else None
 
         return await self._database.transaction(run)
 

@@ -55,6 +55,6 @@ def _pending() -> RefusedError:
 def _rolled_back() -> RefusedError:
     return unavailable(
         "RESHARD_PENDING",
-        "the change was rolled back because a part of the live stock does not answer; it is tried "
-        "again, at once if SetShards is called again",
+        "the change could not be made because a part of the live stock does not answer; it is tried "
+        "again within half a minute, or some seconds after another call",
     )

@@ -3,9 +3,9 @@
 import asyncio
 
 from ledger.errors import LedgerUnavailableError
-from ledger.products import Products
+from ledger.products import Adjustment, JournalKind, Products
 from server.errors import refused
-from sharding.outcomes import Answer, Resolution, Resolved
+from sharding.outcomes import Answer, Outcome, Resolution, Resolved
 from sharding.stock import Stock
 
 JOURNAL_LOOK_S = 0.5
@@ -24,17 +24,19 @@ class Resolver:
 
         The journal goes first: it remembers longer than the live stock does.
         """
-        units = await self._in_journal(product_id, request_id)
-        if units is not None:
-            return Resolved(Resolution.DEDUCTED, units)
+        known = await self._in_journal(product_id, request_id)
+        if known is not None and known.kind is JournalKind.DEDUCT:
+            return Resolved(Resolution.DEDUCTED, known.quantity)
+        if known is not None:
+            raise refused(Answer(Outcome.REQUEST_MISMATCH))
         resolved = await self._stock.resolve(product_id, request_id)
         if isinstance(resolved, Answer):
             raise refused(resolved)
         return resolved
 
-    async def _in_journal(self, product_id: int, request_id: str) -> int | None:
+    async def _in_journal(self, product_id: int, request_id: str) -> Adjustment | None:
         try:
             async with asyncio.timeout(JOURNAL_LOOK_S):
-                return await self._products.find_deduction(product_id, request_id)
+                return await self._products.find_request(product_id, request_id)
         except (LedgerUnavailableError, TimeoutError):
             return None

@@ -1,7 +1,7 @@
 """The products that this process knows, each under its present layout."""
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from sharding.directory import Directory, Listing
 from sharding.home import Home, HomeContext
@@ -46,6 +46,8 @@ class Catalogue:
         self._context = context
         self._products: OrderedDict[int, Product] = OrderedDict()
         self._lookups: dict[int, asyncio.Task[Product | None]] = {}
+        self._asked_before: Counter[int] = Counter()
+        """Requests of products that were forgotten since."""
 
     def get(self, product_id: int) -> Product | None:
         """The product if it is remembered."""
@@ -53,7 +55,9 @@ class Catalogue:
 
     def forget(self, product_id: int) -> None:
         """Look it up anew when it is next asked for. Work on it goes on as it was begun."""
-        self._products.pop(product_id, None)
+        product = self._products.pop(product_id, None)
+        if product is not None and product.asked:
+            self._asked_before[product_id] += product.asked
 
     async def find(self, product_id: int) -> Product | None:
         """The product, None if it was never loaded. StockUnavailableError."""
@@ -69,10 +73,11 @@ class Catalogue:
 
     def take_rates(self) -> dict[int, int]:
         """Requests per product since the last call; products without any are left out."""
-        rates = {}
+        rates = dict(self._asked_before)
+        self._asked_before.clear()
         for product_id, product in self._products.items():
             if product.asked:
-                rates[product_id] = product.asked
+                rates[product_id] = rates.get(product_id, 0) + product.asked
                 product.asked = 0
         return rates
 

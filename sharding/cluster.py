@@ -22,7 +22,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.keys import tags
-from sharding.lane import Lane, LaneError, LaneOptions, Node
+from sharding.lane import DOWN_S, Lane, LaneError, LaneOptions, Node
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Reason
 from sharding.pending import PendingCall, error_kind
@@ -62,6 +62,8 @@ class Cluster:
         self._lanes: dict[tuple[Node, LaneKind], Lane] = {}
         self._seen = [EventId(0, 0)] * settings.partitions
         self._refreshing: asyncio.Task[None] | None = None
+        self._shunned: dict[int, float] = {}
+        """Partitions that a hasty call gave up, and until when that counts."""
         self._in_trouble = True
         """Whether a node may be down; asked for every request, so it is not worked out each time."""
         self._patience_s = settings.redis_patience_ms / 1_000
@@ -108,9 +110,19 @@ class Cluster:
         node = self._nodes[partition]
         if node is None:
             return True
-        self._in_trouble = any(lane.is_down for lane in self._lanes.values()) or None in self._nodes
+        now = asyncio.get_running_loop().time()
+        self._shunned = {each: until for each, until in self._shunned.items() if until > now}
+        down = any(lane.is_down for lane in self._lanes.values())
+        self._in_trouble = down or bool(self._shunned) or None in self._nodes
+        if partition in self._shunned:
+            return True
         lanes = (self._lanes.get((node, kind)) for kind in (LaneKind.WRITE, LaneKind.READ))
         return any(lane is not None and lane.is_down for lane in lanes)
+
+    def _shun(self, partition: int) -> None:
+        """Have nobody else find out for a moment that the partition does nothing."""
+        self._in_trouble = True
+        self._shunned[partition] = asyncio.get_running_loop().time() + DOWN_S
 
     def share_a_node(self, one: int, other: int) -> bool:
         """Whether two partitions are, as far as is known, on one master."""
@@ -204,6 +216,7 @@ class Cluster:
         loop = asyncio.get_running_loop()
         while not call.attempts or loop.time() + call.pause_s <= call.deadline:
             if call.is_given_up(loop.time()):
+                self._shun(call.partition)
                 break
             if call.pause_s:
                 await asyncio.sleep(uniform(call.pause_s / 2, call.pause_s))

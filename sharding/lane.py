@@ -83,13 +83,22 @@ class _Call(NamedTuple):
 class _Round:
     """Calls that were written together and the replies that have come so far."""
 
-    __slots__ = ("calls", "expected", "replies", "waits")
+    __slots__ = ("calls", "expected", "is_plain", "replies", "waits")
 
     def __init__(self, calls: list[_Call], *, waits: bool) -> None:
         self.calls = calls
         self.waits = waits
         self.replies: list[object] = []
-        self.expected = len(calls) + sum(call.asking for call in calls) + waits
+        asking = sum(call.asking for call in calls)
+        self.is_plain = asking == 0
+        self.expected = len(calls) + asking + waits
+
+    def take(self, reply: object) -> None:
+        """A call that did nothing needs no replica's word: it is answered at once."""
+        position = len(self.replies)
+        self.replies.append(reply)
+        if isinstance(reply, ReplyError) and self.is_plain and position < len(self.calls):
+            _answer(self.calls[position].reply, reply, replicated=False)
 
     def finish(self, replicas: int) -> None:
         replies = iter(self.replies)
@@ -191,7 +200,7 @@ class Lane(asyncio.Protocol):
         if self._round is None:
             self._abort()
             return
-        self._round.replies.append(reply)
+        self._round.take(reply)
         if len(self._round.replies) == self._round.expected:
             finished, self._round = self._round, None
             self._cancel_round_timer()
@@ -231,7 +240,7 @@ class Lane(asyncio.Protocol):
         while self._queue and len(calls) < ROUND_CALLS_MAX:
             call = self._queue.popleft()
             if call.deadline < now:
-                _fail(call.reply, QueueFullError("waited too long for its turn"))
+                _fail(call.reply, NotSentError("waited too long for its turn"))
             else:
                 calls.append(call)
         return calls

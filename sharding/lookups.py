@@ -110,7 +110,7 @@ class Lookups:
     def _places(
         self, requests: Sequence[Deduction], shard: int
     ) -> tuple[dict[Place, list[int]], dict[Place, list[int]]]:
-        """Where each request may be known: at former homes, and at alternates of retried ones."""
+        """Where each request may be known: at former homes, and at alternates."""
         home = self._shards.partitions[shard]
         former: dict[Place, list[int]] = {}
         alternates: dict[Place, list[int]] = {}
@@ -118,10 +118,9 @@ class Lookups:
             homes = {p for p in self._former_homes(request) if p.partition != home}
             for place in homes:
                 former.setdefault(place, []).append(i)
-            if request.attempt != 1:
-                stand_ins = {p for p in self._alternates(request, shard) if p.partition != home}
-                for place in stand_ins - homes:
-                    alternates.setdefault(place, []).append(i)
+            stand_ins = {p for p in self._alternates(request, shard) if p.partition != home}
+            for place in stand_ins - homes:
+                alternates.setdefault(place, []).append(i)
         return former, alternates
 
     def _former_homes(self, request: Deduction) -> Iterator[Place]:

@@ -267,7 +267,9 @@ class Stock:
             return
         self._catalogue.forget(product_id)
         if self._is_lost(group):
-            refuse(group, group.why)
+            # Too few looks to believe that it is closed.
+            is_closed = group.why is Reason.PRODUCT_CLOSED
+            refuse(group, Reason.SHARDS_UNREACHABLE if is_closed else group.why)
             return
         self._tasks.spawn(self._look_up_and_route(product_id, group), f"reroute {product_id}")
 

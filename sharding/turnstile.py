@@ -30,10 +30,16 @@ class Turnstile(Generic[Result]):
         if self._next is not None:
             return await asyncio.shield(self._next)
         if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._guarded(None), name=self._name)
+            self._running = self._begin(None)
             return await asyncio.shield(self._running)
-        self._next = asyncio.create_task(self._guarded(self._running), name=self._name)
+        self._next = self._begin(self._running)
         return await asyncio.shield(self._next)
+
+    def _begin(self, before: asyncio.Task[Result] | None) -> asyncio.Task[Result]:
+        task = asyncio.create_task(self._guarded(before), name=self._name)
+        # Whoever asked may have gone: then nobody else will look at how it ended.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
 
     async def _guarded(self, before: asyncio.Task[Result] | None) -> Result:
         if before is not None:

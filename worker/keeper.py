@@ -53,6 +53,7 @@ class Keeper:
         self._metrics = metrics
         self._failpoints = failpoints
         self._refusals: dict[int, _Refusal] = {}
+        self._away: dict[int, str] = {}
         self._housekeeping_due_s = 0.0
         self._reasons: set[str] = set()
 
@@ -81,10 +82,19 @@ class Keeper:
                 head = await self._reopened(partition, head)
         except StockUnavailableError as error:
             self._share.lose(partition, error)
+            self._note_away(partition, error)
             return AWAY
+        self._away.pop(partition, None)
         self._share.found(partition, is_open=head.is_open)
         self._show_lag(partition, head)
         return head.reason
+
+    def _note_away(self, partition: int, error: StockUnavailableError) -> None:
+        """Said once per partition until it answers or the reason changes."""
+        why = f"{error.reason.value} {error.detail}"
+        if self._away.get(partition) != why:
+            self._away[partition] = why
+            log.warning("partition does not answer", partition=partition, why=why)
 
     async def _reopened(self, partition: int, head: PartitionHead) -> PartitionHead:
         refusal = self._refusals.setdefault(partition, _Refusal())

@@ -8,7 +8,7 @@ import pytest
 from ledger.database import Database
 from ledger.errors import Conflict, LedgerConflictError, UnknownProductError
 from ledger.layouts import Aim, Cause, ChangeState, LayoutChange, Layouts
-from ledger.products import Products
+from ledger.products import Adjustment, JournalKind, Products
 from sharding.outcomes import State
 from tests.ledger.conftest import PARTITIONS, NewProduct, fetch, write
 
@@ -119,9 +119,21 @@ async def test_a_product_with_a_pin_is_not_changed_by_the_demand(
     assert await changes_of(layouts, product_id) == []
 
 
-async def test_each_change_leaves_a_version_to_roll_back_under(
+async def test_what_was_given_up_is_not_begun_anew_at_once(
     layouts: Layouts, on_sale: OnSale
 ) -> None:
+    product_id = await on_sale()
+    aim = await want(layouts, product_id, 12)
+    await layouts.mark(product_id, aim.version, ChangeState.ROLLED_BACK)
+    assert [await want(layouts, product_id, 12) for _ in range(3)] == [aim] * 3
+    other = await want(layouts, product_id, 24)
+    assert other.version > aim.version
+
+
+async def test_each_change_leaves_a_version_to_roll_back_under(
+    layouts: Layouts, on_sale: OnSale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ledger.layouts.GIVEN_UP_REST_S", 0)
     product_id = await on_sale()
     versions = []
     for shards, end in (
@@ -137,8 +149,9 @@ async def test_each_change_leaves_a_version_to_roll_back_under(
 
 
 async def test_what_is_active_counts_before_its_event_has_arrived(
-    layouts: Layouts, database: Database, on_sale: OnSale
+    layouts: Layouts, database: Database, on_sale: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ledger.layouts.GIVEN_UP_REST_S", 0)
     product_id = await on_sale()
     await want(layouts, product_id, 12)
     await layouts.mark(product_id, 2, ChangeState.ACTIVE)
@@ -333,7 +346,9 @@ async def test_the_journal_tells_what_a_request_took(
             "VALUES (%s, %s, %s, %s, %s)"
         )
         await write(database, sql, product_id, name, kind, type_, units)
-    assert await products.find_deduction(product_id, "a") == 3
-    assert await products.find_deduction(product_id, "b") is None
-    assert await products.find_deduction(product_id, "A") is None
-    assert await products.find_deduction(product_id + 1, "a") is None
+    deducted = Adjustment(JournalKind.DEDUCT, 3, replayed=True)
+    restocked = Adjustment(JournalKind.RESTOCK, 4, replayed=True)
+    assert await products.find_request(product_id, "a") == deducted
+    assert await products.find_request(product_id, "b") == restocked
+    assert await products.find_request(product_id, "A") is None
+    assert await products.find_request(product_id + 1, "a") is None

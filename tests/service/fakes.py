@@ -152,7 +152,7 @@ class FakeProducts:
     applied: bool = True
     closed: int = 1
     """Shards whose close was applied."""
-    deductions: dict[tuple[int, str], int] = field(default_factory=dict)
+    journal: dict[tuple[int, str], Adjustment] = field(default_factory=dict)
     """Units by product and request that the journal has."""
     failures: list[BaseException | None] = field(default_factory=list)
     """Raised one by one by the next calls; None: that call succeeds."""
@@ -221,9 +221,9 @@ class FakeProducts:
     async def closed_shards(self, product_id: int, *, epoch: int) -> int:
         return self.closed if self.applied else 0
 
-    async def find_deduction(self, product_id: int, request_id: str) -> int | None:
+    async def find_request(self, product_id: int, request_id: str) -> Adjustment | None:
         self._fail()
-        return self.deductions.get((product_id, request_id))
+        return self.journal.get((product_id, request_id))
 
     async def finish_close(self, product_id: int, *, epoch: int) -> ProductRow:
         return self._set(product_id, status=State.CLOSED)

@@ -11,6 +11,7 @@ from inventory.v1.inventory_pb2 import (
     ResolveRequestResponse,
 )
 from ledger.errors import LedgerUnavailableError
+from ledger.products import Adjustment, JournalKind
 from sharding.errors import StockUnavailableError
 from sharding.outcomes import Answer, Outcome, Reason
 from tests.service.conftest import CALL_S, PRODUCT, Service, details_of, failure_of
@@ -36,10 +37,18 @@ async def test_a_request_that_nobody_knows_is_never(service: Service) -> None:
 
 
 async def test_the_journal_goes_before_the_live_stock(service: Service) -> None:
-    service.products.deductions[PRODUCT, "r"] = 9
+    deducted = Adjustment(JournalKind.DEDUCT, 9, replayed=True)
+    service.products.journal[PRODUCT, "r"] = deducted
     service.stock.failures.append(StockUnavailableError(Reason.NOT_EXECUTED, "away"))
     found = await resolve(service)
     assert (found.resolution, found.quantity) == (DEDUCTED, 9)
+
+
+async def test_an_id_that_the_journal_knows_for_a_restock_is_a_mismatch(service: Service) -> None:
+    restocked = Adjustment(JournalKind.RESTOCK, 9, replayed=True)
+    service.products.journal[PRODUCT, "r"] = restocked
+    error = await failure_of(resolve(service))
+    assert error.code() is StatusCode.ALREADY_EXISTS
 
 
 async def test_a_ledger_that_is_away_is_passed_over(service: Service) -> None:

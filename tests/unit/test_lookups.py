@@ -54,11 +54,3 @@ def test_a_request_is_looked_up_at_the_same_places_alone_and_with_others(
         assert where(lookups, group, home) == alone
         own = lookups._shards.partitions[home]
         assert all(place.partition != own for places in alone for place in places)
-
-
-def test_a_first_try_is_looked_up_at_its_former_homes_only() -> None:
-    lookups = lookups_of(6, [4])
-    (first,) = where(lookups, [Deduction("a", PRODUCT, 1, attempt=1)], home_shard("a", 6))
-    (retry,) = where(lookups, [Deduction("a", PRODUCT, 1, attempt=2)], home_shard("a", 6))
-    assert len(first) <= 1
-    assert first < retry
