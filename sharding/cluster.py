@@ -119,6 +119,9 @@ class Cluster:
         lanes = (self._lanes.get((node, kind)) for kind in (LaneKind.WRITE, LaneKind.READ))
         return any(lane is not None and lane.is_down for lane in lanes)
 
+    def _note_trouble(self) -> None:
+        self._in_trouble = True
+
     def _shun(self, partition: int) -> None:
         """Have nobody else find out for a moment that the partition does nothing."""
         self._in_trouble = True
@@ -255,7 +258,9 @@ class Cluster:
         if lane is None:
             replicas = REPLICAS_CONFIRMING if self._waits(kind) else 0
             options = _lane_options(self.settings, replicas=replicas)
-            lane = self._lanes[node, kind] = Lane(node, options, self.metrics)
+            lane = self._lanes[node, kind] = Lane(
+                node, options, self.metrics, on_trouble=self._note_trouble
+            )
         return lane
 
     def _waits(self, kind: LaneKind) -> bool:

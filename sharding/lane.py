@@ -9,7 +9,7 @@ a reply (an error reply among them), NotSentError (certainly not executed), Lost
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from ssl import SSLContext
@@ -29,6 +29,8 @@ def packed(command: Sequence[str | bytes]) -> bytes:
 
 DOWN_S = 0.2
 """How long a node that refused a connection counts as down; then a call tries again."""
+STUCK_S = 0.25
+"""After so long without the end of a round its node counts as down for calls that can go elsewhere."""
 QUEUE_CALLS_MAX = 10_000
 ROUND_CALLS_MAX = 128
 _ASKING = packed(("ASKING",))
@@ -44,6 +46,10 @@ class NotSentError(LaneError):
 
 class QueueFullError(NotSentError):
     """More calls wait for this node than it will serve in time."""
+
+
+class TooLateError(NotSentError):
+    """The call waited so long for its turn that nobody waits for it any more."""
 
 
 class LostError(LaneError):
@@ -131,7 +137,14 @@ def _fail(future: asyncio.Future[object], error: LaneError) -> None:
 class Lane(asyncio.Protocol):
     """One connection; connects at the first call and again after it was lost."""
 
-    def __init__(self, node: Node, options: LaneOptions, metrics: StockMetrics) -> None:
+    def __init__(
+        self,
+        node: Node,
+        options: LaneOptions,
+        metrics: StockMetrics,
+        *,
+        on_trouble: Callable[[], None] = lambda: None,
+    ) -> None:
         self._node = node
         self._options = options
         self._metrics = metrics
@@ -145,6 +158,8 @@ class Lane(asyncio.Protocol):
         self._send_is_due = False
         self._is_closed = False
         self._down_until_s = 0.0
+        self._is_stuck = False
+        self._on_trouble = on_trouble
         self._wait_s = options.timeout_s
         self._wait = packed(("WAIT", str(options.replicas), str(int(self._wait_s * 1_000))))
 
@@ -167,8 +182,8 @@ class Lane(asyncio.Protocol):
 
     @property
     def is_down(self) -> bool:
-        """Whether the node could not be connected to just now."""
-        return self._loop.time() < self._down_until_s
+        """Whether the node could not be connected to just now, or does not finish a round."""
+        return self._is_stuck or self._loop.time() < self._down_until_s
 
     async def close(self) -> None:
         """Drop the connection; what is queued fails with NotSentError."""
@@ -240,7 +255,7 @@ class Lane(asyncio.Protocol):
         while self._queue and len(calls) < ROUND_CALLS_MAX:
             call = self._queue.popleft()
             if call.deadline < now:
-                _fail(call.reply, NotSentError("waited too long for its turn"))
+                _fail(call.reply, TooLateError("waited too long for its turn"))
             else:
                 calls.append(call)
         return calls
@@ -258,7 +273,12 @@ class Lane(asyncio.Protocol):
             parts.append(self._wait)
         self._transport.writelines(parts)
         limit_s = self._options.timeout_s + (self._wait_s if waits else 0.0)
-        self._round_timer = self._loop.call_later(limit_s, self._abort)
+        self._round_timer = self._loop.call_later(STUCK_S, self._note_stuck, limit_s)
+
+    def _note_stuck(self, limit_s: float) -> None:
+        self._is_stuck = True
+        self._on_trouble()
+        self._round_timer = self._loop.call_later(max(0.0, limit_s - STUCK_S), self._abort)
 
     async def _connect(self) -> None:
         try:
@@ -295,6 +315,7 @@ class Lane(asyncio.Protocol):
             self._transport.abort()
 
     def _cancel_round_timer(self) -> None:
+        self._is_stuck = False
         if self._round_timer is not None:
             self._round_timer.cancel()
             self._round_timer = None

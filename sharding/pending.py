@@ -10,6 +10,7 @@ from sharding.lane import (
     Node,
     NotReplicatedError,
     QueueFullError,
+    TooLateError,
     packed,
 )
 from sharding.outcomes import Reason
@@ -102,7 +103,9 @@ class PendingCall:
     def note_lost(self, error: LaneError) -> str:
         """A try got no reply; returns what kind of trouble that is."""
         kind, why = _LANE_ERRORS.get(type(error), ("not_sent", Reason.NOT_EXECUTED))
-        self.note(why, str(error))
+        # That a call came too late for one more try says less than what the last one came to.
+        is_news = not (isinstance(error, TooLateError) and self._detail)
+        self.note(why, str(error) if is_news else self._detail)
         self.may_echo |= isinstance(error, LostError)
         self.may_have_run |= isinstance(error, LostError | NotReplicatedError)
         self._node_is_away = why is Reason.NOT_EXECUTED
