@@ -77,21 +77,22 @@ class _Search:
         count = self._listing.layout.shards
         home = home_shard(self._request_id, count)
         at_home = self._shards.partitions[home]
-        found = await self._look_everywhere(at_home)
+        alternate = alternate_shard(home, count)
+        stand_in = None if alternate is None else self._shards.partitions[alternate]
+        found = await self._look_everywhere(at_home, stand_in)
         if found.status not in _OPEN_ENDS:
             return found
-        alternate = alternate_shard(home, count)
-        if alternate is not None:
-            stand_in = self._shards.partitions[alternate]
+        if stand_in is not None:
             found = await self._at(stand_in, Tombstone.BARRED)
             if found.status is not Status.BARRED:
                 return found
         return await self._at(at_home, Tombstone.NEVER)
 
-    async def _look_everywhere(self, at_home: int) -> Found:
+    async def _look_everywhere(self, at_home: int, stand_in: int | None) -> Found:
         """What anybody knows; who has sold it knows better than who has refused it."""
         found = await self._at(at_home, Tombstone.NONE)
-        for partition in self._former_places():
+        now = () if stand_in is None else (stand_in,)
+        for partition in (*now, *self._former_places()):
             if found.status is Status.REPLAYED:
                 break
             with suppress(MissingShardError):  # a place that the product has left altogether

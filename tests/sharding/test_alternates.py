@@ -10,10 +10,19 @@ from deploy.local.stack import LocalStack
 from sharding.cluster import Cluster
 from sharding.lane import Node
 from sharding.metrics import StockMetrics
-from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
+from sharding.outcomes import (
+    Answer,
+    Deduction,
+    Outcome,
+    Reason,
+    Resolution,
+    Resolved,
+    State,
+)
+from sharding.packing import pack
 from sharding.partitions import Partitions
-from sharding.placement import alternate_shard, base_partition, home_shard
-from sharding.shards import Served, Shards
+from sharding.placement import Layout, alternate_shard, base_partition, home_shard
+from sharding.shards import Mode, Served, Shards
 from sharding.stock import Stock
 from tests.sharding.conftest import LoadProduct, events_of, settings_for
 
@@ -169,3 +178,16 @@ async def test_a_resolution_waits_until_every_place_can_be_asked(
     half.lose(node_of(half.cluster, product, 1))
     resolved = await half.stock.resolve(product, ids_at(1)[0])
     assert resolved == Answer(Outcome.UNAVAILABLE, reason=Reason.NOT_EXECUTED)
+
+
+async def test_a_resolution_finds_what_a_stand_in_sold_though_home_refused_it(
+    stock: Stock, load: LoadProduct, cluster: Cluster
+) -> None:
+    product = await load(0, 1)
+    shards = Shards(cluster, product, Layout(1, 2))
+    name = next(f"id-{i}" for i in range(99) if home_shard(f"id-{i}", 2) == 0)
+    wanted = Deduction(name, product, 1, attempt=2)
+    refused = await shards.deduct(shards.partitions[0], pack([wanted]), mode=Mode.FINAL)
+    sold = await shards.deduct(shards.partitions[1], pack([wanted]), mode=Mode.VISIT)
+    assert (refused.statuses, sold.statuses) == (b"T", b"D")
+    assert await stock.resolve(product, name) == Resolved(Resolution.DEDUCTED, 1)
