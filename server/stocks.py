@@ -46,10 +46,16 @@ def _live(stock: ProductStock) -> messages.Stock:
         total=stock.total,
         frozen=stock.frozen,
         layout_version=stock.layout_version,
-        shards=map(_shard, stock.shards),
+        shards=[_shard(shard) for shard in stock.shards if _is_shown(stock, shard)],
         inexact=not stock.exact,
         status=STATUSES[stock.state],
     )
+
+
+def _is_shown(stock: ProductStock, shard: ShardStock) -> bool:
+    """A shard that left is of interest until it is empty."""
+    has_units = shard.available or shard.held or shard.in_transit
+    return shard.shard < stock.serving or bool(has_units)
 
 
 def _shard(shard: ShardStock) -> messages.ShardStock:

@@ -20,6 +20,7 @@ class Listing:
     `former`: shard counts that it had before, whose shards still know the requests of that time;
     `earlier`: those of this epoch. `since_s`: when the layout came into force, in seconds since 1970 by
     the node's clock. `next_version`, `next_shards`: of a layout that is on its way; version 0: none.
+    `given_up`: the last version of one that will never be.
     `is_copy`: not from the product's own base, so a later load may not have reached it.
     """
 
@@ -28,6 +29,7 @@ class Listing:
         "earlier",
         "epoch",
         "former",
+        "given_up",
         "is_copy",
         "layout",
         "next_shards",
@@ -44,6 +46,7 @@ class Listing:
         self.earlier = tuple(int(count) for count in fields.get(b"earlier", b"").split())
         self.next_version = int(fields.get(b"next_layout", b"0"))
         self.next_shards = int(fields.get(b"next_shards", b"1"))
+        self.given_up = int(fields.get(b"given_up", b"0"))
         self.epoch = int(fields[b"epoch"])
         self.buffer = int(fields[b"buffer"])
         self.sold_before = int(fields[b"sold_before"])

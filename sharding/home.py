@@ -83,6 +83,14 @@ class Group(NamedTuple):
         requests = [self.requests[i] for i in indices]
         return self._replace(requests=requests, positions=[self.positions[i] for i in indices])
 
+    def as_unknown(self, positions: Container[int]) -> "Group":
+        """The same, but some are no first tries any more: their home may know them."""
+        requests = [
+            request._replace(attempt=0) if request.attempt == 1 and i in positions else request
+            for i, request in enumerate(self.requests)
+        ]
+        return self._replace(requests=requests)
+
     def as_echoing(self) -> "Group":
         """The same as retries: what is refused of them is refused for good."""
         return self._replace(
@@ -181,13 +189,13 @@ class Home:
 
     async def _serve_after_looking_up(self, group: Group) -> None:
         try:
-            known, unsure = await self._lookups.known(group.requests, self._shard)
+            known, unsure, at_home = await self._lookups.known(group.requests, self._shard)
         except Exception:  # noqa: BLE001 - the top of a task: whoever waits must be answered
             _LOG.exception("looking requests up failed")
             refuse(group, Reason.OUTCOME_UNKNOWN)
             return
         self._hand_in(
-            group,
+            group.as_unknown(at_home),
             [
                 known.get(i) or (UNSURE if i in unsure else UNDECIDED)
                 for i in range(len(group.requests))
@@ -196,7 +204,7 @@ class Home:
 
     async def _ask_alternate(self, requests: Sequence[Deduction]) -> list[Answer]:
         """What the alternate knows; UNDECIDED where that is nothing, UNSURE where it does not answer."""
-        known, unsure = await self._lookups.known_at_alternate(requests, self._alternate)
+        known, unsure, _ = await self._lookups.known_at_alternate(requests, self._alternate)
         if not known and not unsure:
             return [UNDECIDED] * len(requests)
         return [
@@ -263,20 +271,26 @@ class Home:
             return
         short = [i for i, answer in enumerate(given) if answer is INSUFFICIENT]
         echoing = [i for i, answer in enumerate(given) if answer is ECHOING]
+        astray = [i for i, answer in enumerate(given) if answer is STALE_ECHOING]
         if short:
             self._settled.put(group.part(short))
         if echoing:
             self._settled.put(group.part(echoing).as_echoing())
-        if short or echoing:
-            others = _others({*short, *echoing}, len(given))
+        if astray:
+            self._send_on(group.part(astray).as_echoing(), Reason.LAYOUT_CHANGING)
+        if short or echoing or astray:
+            others = _others({*short, *echoing, *astray}, len(given))
             group, given = group.part(others), [given[i] for i in others]
         self._hand_on(group, given)
+
+    def _send_on(self, group: Group, why: Reason) -> None:
+        self._context.reroute(group._replace(reroutes=group.reroutes + 1, why=why))
 
     def _hand_on(self, group: Group, given: Sequence[Answer]) -> None:
         astray = [i for i, answer in enumerate(given) if _leads_astray(answer)]
         if astray:
             why = given[astray[-1]].reason
-            self._context.reroute(group.part(astray)._replace(reroutes=group.reroutes + 1, why=why))
+            self._send_on(group.part(astray), why)
             kept = [i for i, answer in enumerate(given) if not _leads_astray(answer)]
             group, given = group.part(kept), [given[i] for i in kept]
         if group.unsure:
@@ -291,6 +305,8 @@ def _echoing(answer: Answer) -> Answer:
     """What an answer is worth while an earlier try of its call may run yet."""
     if answer is INSUFFICIENT:
         return ECHOING
+    if answer is STALE:
+        return STALE_ECHOING
     if answer.reason in _PASSING:
         return unavailable(Reason.OUTCOME_UNKNOWN)
     return answer
@@ -312,6 +328,8 @@ AWAY = unavailable(Reason.NOT_EXECUTED)
 """The home's node is away; nothing was done. Told apart by identity."""
 UNDECIDED, UNSURE = unavailable(Reason.NONE), unavailable(Reason.NONE)
 """Nobody knows the request yet, or nobody who could be asked; never given to a caller."""
+STALE_ECHOING = unavailable(Reason.LAYOUT_CHANGING)
+"""Another layout, of which the shard may hear before the lost try of the call runs."""
 ECHOING = Answer(Outcome.INSUFFICIENT_STOCK)
 """Too few units at home, and an earlier try of the call was lost and may run yet."""
 SHORT_AND_ALONE = unavailable(Reason.SHARDS_UNREACHABLE)
@@ -322,6 +340,7 @@ _DID_NOTHING = frozenset((Reason.NOT_EXECUTED, Reason.PARTITION_FENCED))
 VISIT_IN_VAIN = {
     id(INSUFFICIENT): SHORT_AND_ALONE,
     id(ECHOING): unavailable(Reason.OUTCOME_UNKNOWN),
+    id(STALE_ECHOING): unavailable(Reason.OUTCOME_UNKNOWN),
 }
 """What becomes of answers, told apart by identity, that a stand-in cannot improve."""
 
@@ -399,5 +418,6 @@ _LOG = logging.getLogger(__name__)
 
 
 def refuse(group: Group, reason: Reason) -> None:
-    """Answer a whole group that was not sent."""
-    group.answer([unavailable(reason)] * len(group.requests))
+    """Answer a whole group that was not sent, unless a try of it was lost before."""
+    answer = unknown_if_echoing(unavailable(reason), is_echoing=group.echoes)
+    group.answer([answer] * len(group.requests))

@@ -57,6 +57,8 @@ class Layouts:
         """
         assert is_shard_count(shards, self._cluster.settings.partitions)
         listing = await self._listing(product_id)
+        if listing.layout.version < version <= listing.given_up:
+            return False
         if listing.layout.version < version:
             wanted = Layout(version, shards)
             change = _Change(self._cluster, product_id, listing, wanted, cause)
@@ -65,6 +67,8 @@ class Layouts:
             listing = await self._listing(product_id)
         if listing.layout.version not in (version, version + 1):
             raise LayoutPassedError(f"product {product_id} has layout {listing.layout.version}")
+        # What was read may be on no replica yet, and the shards must not know more than the base.
+        await _Base(self._cluster, product_id, listing.epoch).confirm(listing)
         await _Told(self._cluster, product_id, listing).everywhere()
         self._catalogue.forget(product_id)
         if listing.layout.version != version:
@@ -186,6 +190,16 @@ class _Base:
         )
         if reply[0] != b"done":
             raise StockUnavailableError(Reason.LAYOUT_CHANGING, f"{layout} was begun by another")
+
+    async def confirm(self, listing: Listing) -> None:
+        """Have a replica know what was decided."""
+        await self.commit(
+            prepared=listing.layout.version,
+            layout=listing.layout,
+            earlier=listing.earlier,
+            former=listing.former,
+            reason="",
+        )
 
     async def commit(
         self,

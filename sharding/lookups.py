@@ -36,11 +36,13 @@ ALTERNATE_S = 0.1
 
 
 class Knowledge(NamedTuple):
-    """What other shards said about requests, by position: their answers, and for which of the others the
-    alternate could not be asked. Those may be sold, but not refused."""
+    """What other shards said about requests, by position: their answers; for which of the others the
+    alternate could not be asked: those may be sold, but not refused; and which had the same home under
+    an earlier layout: what that knows of them it says itself, so nobody stands in for it."""
 
     known: dict[int, Answer]
     unsure: set[int]
+    had_this_home: frozenset[int] = frozenset()
 
 
 class Place(NamedTuple):
@@ -105,7 +107,13 @@ class Lookups:
             sold = {i for i, answer in known.items() if answer.outcome is Outcome.DEDUCTED}
             known |= {i: answer for i, answer in found.known.items() if i not in sold}
             unsure |= found.unsure
-        return Knowledge(known, unsure - known.keys())
+        here = self._shards.partitions[shard]
+        had_this_home = frozenset(
+            i
+            for i, request in enumerate(requests)
+            if any(place.partition == here for place in self._former_homes(request))
+        )
+        return Knowledge(known, unsure - known.keys(), had_this_home)
 
     def _places(
         self, requests: Sequence[Deduction], shard: int

@@ -123,6 +123,8 @@ class ProductStock(NamedTuple):
     buffer: int
     sold_before: int
     shards: tuple[ShardStock, ...]
+    serving: int
+    """How many of the shards, from the first on, take requests; the others have left."""
     exact: bool
 
     @property

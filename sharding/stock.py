@@ -31,7 +31,7 @@ from sharding.placement import Layout, home_shard
 from sharding.plans import LoadPlan
 from sharding.resolving import Resolving
 from sharding.shards import MissingShardError, OpenTransfer, ShardReading, Shards
-from sharding.shortage import Survey, survey
+from sharding.shortage import Survey
 from sharding.tasks import Tasks
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ QUEUED_REQUESTS_MAX = 50_000
 """Requests in this process that are not answered yet; beyond it new ones are refused."""
 REROUTE_PAUSE_S = 0.02
 MISSING_LOOKS = 8
-SURVEYS_MAX = 8
+READINGS_MAX = 16
 READS_MAX = 8
 
 
@@ -104,7 +104,7 @@ class Stock:
             if product is None:
                 return None
             try:
-                seen = await _proven_if_possible(product.shards)
+                seen = await _read_consistently(product.shards)
             except MissingShardError:
                 reason = Reason.SHARD_CORRUPT
                 await self._forget(product_id)
@@ -304,14 +304,29 @@ class Stock:
         await asyncio.sleep(REROUTE_PAUSE_S)
 
 
-async def _proven_if_possible(shards: Shards) -> Survey:
-    """A proven reading where there is one within bounds, else the last one."""
-    seen = await survey(shards)
-    for _ in range(SURVEYS_MAX - 1):
-        if seen.proven:
-            break
-        seen = await survey(shards)
-    return seen
+async def _read_consistently(shards: Shards) -> Survey:
+    """A reading that is exact where there is one within bounds, else the last one.
+
+    Exact is what two readings agree on to the unit, or one between two others of the same `moves`: then
+    only deductions happened all the while, and the sums are those of a moment among them.
+    """
+    before, present = None, await shards.read_all()
+    for _ in range(READINGS_MAX):
+        later = await shards.read_all()
+        if not any(reading.open_transfers for reading in present):
+            is_still = _versions(present) == _versions(later)
+            if is_still and (before == _versions(present) or _counts(present) == _counts(later)):
+                return Survey(present, proven=True)
+        before, present = _versions(present), later
+    return Survey(present, proven=False)
+
+
+def _versions(readings: Sequence[ShardReading]) -> list[tuple[int, int]]:
+    return [reading.version for reading in readings]
+
+
+def _counts(readings: Sequence[ShardReading]) -> list[tuple[int, int, int]]:
+    return [(reading.available, reading.held, reading.sold) for reading in readings]
 
 
 def _by_home(product: Product, group: Group) -> Iterable[tuple[Home, Group]]:
@@ -342,6 +357,7 @@ def _product_stock(product_id: int, listing: Listing, seen: Survey) -> ProductSt
         buffer=listing.buffer,
         sold_before=listing.sold_before,
         shards=tuple(_shard_stock(i, reading) for i, reading in enumerate(seen.readings)),
+        serving=listing.layout.shards,
         exact=seen.proven,
     )
 

@@ -44,7 +44,7 @@ if stock and stock.epoch == epoch then
   return { "done", head.generation, head.number, stock.available, stock.state }
 end
 if stock and stock.epoch > epoch then return { "passed", head.generation, head.number } end
-if stock and stock.state ~= "closed" then return { "not_closed", head.generation, head.number } end
+if stock and not is_over(stock) then return { "not_closed", head.generation, head.number } end
 
 local loaded = { key = stock_key, available = amount, held = 0, sold = 0, loaded = amount,
   moves = (stock and stock.moves or 0) + 1, epoch = epoch }

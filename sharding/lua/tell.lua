@@ -35,7 +35,7 @@ local function answer(word) return { word, head.generation, head.number } end
 
 local joins = not stock or stock.epoch < epoch
 if joins then
-  if stock and stock.state ~= "closed" then return answer("not_open") end
+  if stock and not is_over(stock) then return answer("not_open") end
   stock = { key = stock_key, available = 0, held = 0, sold = 0, loaded = 0,
     moves = (stock and stock.moves or 0) + 1, epoch = epoch }
 else

@@ -35,6 +35,8 @@ class FakeStock:
     """Raised one by one by the next calls that are no deductions."""
     open_gate: asyncio.Event = field(default_factory=asyncio.Event)
     reads: int = 0
+    left: tuple[ShardStock, ...] = ()
+    """Shards that left in a change of the layout, as a read shows them."""
     retired: int = 0
     """Shards beside the one that left in a change of the layout and are closed, too."""
 
@@ -98,7 +100,8 @@ class FakeStock:
             epoch=1,
             buffer=5,
             sold_before=2,
-            shards=(shard,),
+            shards=(shard, *self.left),
+            serving=1,
             exact=True,
         )
 

@@ -16,7 +16,7 @@ from inventory.v1.inventory_pb2 import (
 )
 from ledger.errors import LedgerUnavailableError
 from sharding.errors import StockUnavailableError
-from sharding.outcomes import Reason, State
+from sharding.outcomes import Reason, ShardStock, State
 from tests.service.conftest import (
     CALL_S,
     PRODUCT,
@@ -55,6 +55,13 @@ async def test_counts_add_up(service: Service) -> None:
     )
     assert stock.status == PRODUCT_STATUS_OPEN
     assert [(shard.partition, shard.available) for shard in stock.shards] == [(7, 999_970)]
+
+
+async def test_a_shard_that_left_is_shown_until_it_is_empty(service: Service) -> None:
+    service.stock.left = (ShardStock(1, 9, 0, 0, 4, 4, 0), ShardStock(2, 11, 3, 0, 0, 3, 0))
+    stock = await stock_of(service)
+    assert [shard.shard for shard in stock.shards] == [0, 2]
+    assert stock.total == stock.available + stock.buffer + stock.sold
 
 
 async def test_a_product_that_is_off_sale_is_read_from_the_ledger(service: Service) -> None:

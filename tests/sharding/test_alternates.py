@@ -138,6 +138,19 @@ async def test_nothing_is_refused_while_a_shard_cannot_be_asked(
         assert answer == Answer(Outcome.UNAVAILABLE, reason=Reason.SHARDS_UNREACHABLE)
 
 
+async def test_nobody_stands_in_for_a_home_that_knew_the_request_before(
+    half: Half, stock: Stock, load: LoadProduct
+) -> None:
+    product = await load(30)
+    (name, *_) = ids_at(0)  # the base, in every layout
+    assert await stock.resolve(product, name) == Resolved(Resolution.NEVER)
+    await stock.change_layout(product, version=3, shards=SHARDS, cause="operator")
+    await half.stock.read(product)
+    half.lose(node_of(half.cluster, product, 0))
+    late = await ask(half.stock, Deduction(name, product, 1, attempt=1))
+    assert late == Answer(Outcome.UNAVAILABLE, reason=Reason.NOT_EXECUTED)
+
+
 async def test_what_a_lost_try_may_still_change_is_not_said_for_a_fact(
     stock: Stock, load: LoadProduct, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,3 +258,20 @@ async def test_a_product_that_version_0_1_loaded_sells_and_changes_its_layout(
 
 async def _without(cluster: Cluster, partition: int, key: str, *fields: str) -> None:
     await cluster.command(partition, "HDEL", key, *fields, lane=LaneKind.WRITE)
+
+
+async def test_a_change_that_was_given_up_stays_so_for_whoever_comes_late(
+    stock: Stock, load: LoadProduct, elsewhere: Stock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = await load(*split_evenly(60, 3))
+
+    async def away(self: Shards, partition: int) -> None:
+        raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{partition} is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shards, "reach", away)
+        assert await stock.change_layout(product, version=3, shards=6, cause="hot") is False
+    for process in (stock, elsewhere):
+        assert await process.change_layout(product, version=3, shards=6, cause="hot") is False
+    assert outcomes(await stock.deduct(requests_for(product, "a", 5))) == SOLD
+    assert await elsewhere.change_layout(product, version=5, shards=6, cause="hot")

@@ -25,9 +25,8 @@ def main() -> int:
     failed: list[int] = []
     for seed in seeds:
         result = run(seed, equipment)
-        totals.update(
-            {"calls": result.calls, "second effects at an alternate": result.second_effects}
-        )
+        totals["calls"] += result.calls
+        totals.update(result.counts)
         totals.update({f"late: {what}": n for what, n in result.late_effects.items()})
         totals.update({f"answer: {what}": n for what, n in result.answers.items()})
         if result.failure or (

@@ -17,6 +17,8 @@ from sharding.lane import LaneError, LostError, NotReplicatedError, NotSentError
 from tests.simulation.nodes import FakeNode, script_names
 from tests.simulation.trace import Trace
 
+FIRST_PORT = 7000
+"""Node i listens on this and i."""
 TIMEOUT_S = 1.0
 """How long a lane waits for the replies of a round, and as long again for replicas."""
 DOWN_S = 0.2
@@ -54,6 +56,9 @@ REFUSALS = (
     "BUSY Redis is busy running a script.",
     "MISCONF Errors writing to the AOF file",
     "READONLY You can't write against a read only replica.",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    "ASK 0 node:{}",
+    "MOVED 0 node:{}",
 )
 """What a node answers that did not carry out a call."""
 
@@ -73,6 +78,9 @@ class Faults(NamedTuple):
 CALM = Faults({})
 
 
+NO_REPLY = object()
+
+
 class Caller(Protocol):
     """A server process, as the network knows it."""
 
@@ -86,7 +94,7 @@ class Caller(Protocol):
 class Call:
     """One call on its way."""
 
-    __slots__ = ("answered", "caller", "fate", "future", "node", "number", "reply", "words")
+    __slots__ = ("caller", "fate", "future", "is_confirmed", "node", "number", "reply", "words")
 
     def __init__(
         self, number: int, caller: Caller, node: FakeNode, words: list[bytes], fate: Fate
@@ -97,7 +105,9 @@ class Call:
         self.words = words
         self.fate = fate
         self.future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self.reply: object = None
+        self.reply: object = NO_REPLY
+        self.is_confirmed = False
+        """Whether the caller hears its reply only after a replica has what it wrote."""
 
     @property
     def name(self) -> str:
@@ -120,17 +130,36 @@ Executed = Callable[[FakeNode, list[bytes], object, bool], None]
 answered: no connection makes one, so a caller need not reckon with what only that one does."""
 
 
+Redirection = Callable[[FakeNode, list[bytes]], str]
+"""Takes a node and a call's words; the error by which the node sends the call elsewhere, or ""."""
+
+
 class Network:
     """Carries calls. `executed` is told of every call that a node carried out."""
 
-    def __init__(self, rng: Random, trace: Trace, executed: Executed) -> None:
+    def __init__(
+        self, rng: Random, trace: Trace, executed: Executed, redirection: Redirection
+    ) -> None:
         self.faults = CALM
         self.calls = 0
+        self.troubled_s: dict[int, float] = {}
+        """When a node was last not reached at once."""
+        self._redirection = redirection
         self._rng = rng
         self._trace = trace
         self._executed = executed
         self._stalled_until: dict[int, float] = {}
         self._cut_until: dict[int, float] = {}
+        self._refusing_until: dict[int, float] = {}
+        self._alone: set[int] = set()
+
+    def leave_alone(self, node: FakeNode) -> None:
+        """From here on no replica confirms what a node writes."""
+        self._alone.add(node.number)
+
+    def refuse(self, node: FakeNode, seconds: float) -> None:
+        """A node takes no connection for so long; whoever calls it knows that it did nothing."""
+        self._refusing_until[node.number] = asyncio.get_running_loop().time() + seconds
 
     def send(
         self, caller: Caller, node: FakeNode, words: list[bytes], *, waits: bool
@@ -142,6 +171,9 @@ class Network:
         call = Call(self.calls, caller, node, words, self._fate(node, loop.time(), waits=waits))
         self._trace.note("send", caller.name, call.number, node.number, call.name, call.fate)
         course = self._bounded(self._course(call), node, loop.time(), waits=waits)
+        call.is_confirmed = waits and course.error is None
+        if course.error or course.heard_s > 2 * PROMPT_S[1] + 1e-3:
+            self.troubled_s[node.number] = loop.time() + course.heard_s
         for delay_s in course.runs_s:
             loop.call_later(delay_s, self._run, call)
         loop.call_later(course.heard_s, self._answer, call, course.error)
@@ -152,6 +184,7 @@ class Network:
         self.faults = CALM
         self._stalled_until.clear()
         self._cut_until.clear()
+        self._refusing_until.clear()
 
     def _disturb(self, caller: Caller, node: FakeNode, now_s: float) -> None:
         rng, faults = self._rng, self.faults
@@ -169,8 +202,12 @@ class Network:
             asyncio.get_running_loop().call_soon(caller.crash)
 
     def _fate(self, node: FakeNode, now_s: float, *, waits: bool) -> Fate:
-        if self._cut_until.get(node.number, -inf) > now_s:
+        if self._refusing_until.get(node.number, -inf) > now_s:
+            return Fate.NOT_SENT
+        if node.is_dead or self._cut_until.get(node.number, -inf) > now_s:
             return self._rng.choice((Fate.NOT_SENT, Fate.LOST_BEFORE))
+        if waits and node.number in self._alone:
+            return Fate.NOT_REPLICATED
         drawn = self._rng.random()
         for fate, share in self.faults.fates.items():
             drawn -= share
@@ -191,7 +228,8 @@ class Network:
             case Fate.TWICE:
                 return Course((run_s, run_s + draw(0.0, GHOST_S)), reply_s)
             case Fate.REFUSED:
-                return Course((), reply_s, ReplyError(self._rng.choice(REFUSALS)))
+                text = self._rng.choice(REFUSALS).format(call.node.number + FIRST_PORT)
+                return Course((), reply_s, ReplyError(text))
             case Fate.SCRIPTS_FLUSHED:
                 call.node.forget_scripts()
         return self._course_without_reply(call.fate, run_s) or Course((run_s,), reply_s)
@@ -226,16 +264,23 @@ class Network:
         return course
 
     def _run(self, call: Call) -> None:
-        reply = call.node.run(call.words)
+        if call.node.is_dead:
+            return
+        moved = self._redirection(call.node, call.words)
+        reply = ReplyError(moved) if moved else call.node.run(call.words)
         self._trace.note("run", call.number, reply)
-        is_surplus = call.reply is not None
+        is_surplus = call.reply is not NO_REPLY
         if not is_surplus:
             call.reply = reply
+            if call.is_confirmed and call.node.has_written and not moved:
+                call.node.confirm()
         if not isinstance(reply, ReplyError):
             self._executed(call.node, call.words, reply, is_surplus)
 
     def _answer(self, call: Call, error: LaneError | ReplyError | None) -> None:
         self._perhaps_crash(call.caller)
+        if error is None and call.reply is NO_REPLY:
+            error = LostError("the node is gone")
         self._trace.note("heard", call.caller.name, call.number, repr(error) if error else "")
         if call.future.done():
             return

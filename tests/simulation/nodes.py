@@ -5,6 +5,7 @@ nodes, every script is compiled once, and `redis.call` goes straight to fakeredi
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from fakeredis import FakeServer
 from fakeredis._helpers import SimpleError, SimpleString
 from fakeredis._socket import FakeSocket
-from fakeredis.model import Hash, is_write_command
+from fakeredis.model import Hash, XStream, is_write_command
 from hiredis import ReplyError
 from lupa import lua51  # type: ignore[import-untyped]
 from msgpack import UnpackException, unpackb
@@ -151,6 +152,8 @@ class LuaEngine:
         return self._named(b"err", reply.value.encode())
 
     def _unpack(self, packed: bytes) -> tuple[object, bytes | None]:
+        if not packed:
+            return None, None
         try:
             value = unpackb(packed, raw=True)
         except (ValueError, UnpackException):
@@ -196,16 +199,64 @@ def _items(table: Any) -> Iterator[object]:
 class FakeNode:
     """One master. `run` takes what a connection carries, `command` what a script calls."""
 
-    def __init__(self, number: int, engine: LuaEngine, wall_s: WallClock) -> None:
+    def __init__(
+        self, number: int, engine: LuaEngine, wall_s: WallClock, *, after: "FakeNode | None" = None
+    ) -> None:
+        """`after`: the node that this one, its replica, takes over from."""
         self.number = number
+        self.is_dead = False
+        self.has_written = False
+        """Whether the call that ran last wrote anything."""
         self.is_read_only = False
         """Whether a script that promised not to write is running."""
         self.identity = b"%040x" % (number + 1)
         self._engine = engine
         self._wall_s = wall_s
-        self._server = FakeServer(version=(7, 0))
+        self._server: FakeServer = after._server if after else FakeServer(version=(7, 0))
+        self._unconfirmed: dict[bytes, object] | None = {} if after and after.may_lose else None
+        """What keys held that were written since; None: nothing is ever lost."""
         self._socket = FakeSocket(self._server, 0, client_class=Redis)
         self._known: set[bytes] = set()
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether it remembers which writes no replica has confirmed."""
+        return self._unconfirmed is not None
+
+    def remember_unconfirmed(self) -> None:
+        """From here on a replica has only what `confirm` has told it."""
+        self._unconfirmed = {}
+
+    def confirm(self) -> None:
+        """A replica has everything that was written so far."""
+        if self._unconfirmed:
+            self._unconfirmed.clear()
+
+    def lose_unconfirmed(self) -> None:
+        """Go back to what a replica has for certain."""
+        items = self._items
+        for key, image in (self._unconfirmed or {}).items():
+            if image is None:
+                items.pop(key, None)
+            else:
+                items[key].value = _restored(items[key].value, image)
+        self.confirm()
+
+    @property
+    def _items(self) -> dict[bytes, Any]:
+        items: dict[bytes, Any] = self._server.dbs[0]._dict
+        return items
+
+    def _note_write(self, key: bytes) -> None:
+        self.has_written = True
+        if self._unconfirmed is not None and key not in self._unconfirmed:
+            item = self._items.get(key)
+            self._unconfirmed[key] = None if item is None else _image(item.value)
+
+    def hand_over(self, tag: bytes, to: "FakeNode") -> None:
+        """Move all keys of a partition to another node."""
+        for key in [key for key in self._items if b"{" + tag + b"}" in key]:
+            to._items[key] = self._items.pop(key)
 
     def forget_scripts(self) -> None:
         """SCRIPT FLUSH."""
@@ -213,6 +264,7 @@ class FakeNode:
 
     def run(self, words: Sequence[bytes]) -> object:
         """The reply to a whole command, as hiredis would parse it."""
+        self.has_written = False
         name = words[0].upper()
         if name not in (b"EVAL", b"EVALSHA"):
             return _from_fake(self.command(words))
@@ -233,8 +285,11 @@ class FakeNode:
         if name == "cluster":
             assert words[1].upper() == b"MYID", words
             return self.identity
-        if self.is_read_only and is_write_command(name.encode()):
-            return SimpleError(_READ_ONLY)
+        if _is_write(name):
+            if self.is_read_only:
+                return SimpleError(_READ_ONLY)
+            for key in words[1:] if name == "unlink" else words[1:2]:
+                self._note_write(key)
         args = words[1:]
         if name in _HASH_READS and (found := self._read_hash(name, args)) is not _NOT_A_HASH:
             return found
@@ -273,6 +328,28 @@ class FakeNode:
         found = self.command((b"XRANGE", key, b"(" + last, b"+"))
         assert isinstance(found, list), found
         return [(entry_id, fields) for entry_id, fields in found]
+
+
+@cache
+def _is_write(name: str) -> bool:
+    return bool(is_write_command(name.encode()))
+
+
+def _image(value: Any) -> object:
+    """What a hash held, or how long a stream was: it is only ever appended to."""
+    return dict(value._values) if type(value) is Hash else len(value)
+
+
+def _restored(value: Any, image: object) -> Any:
+    if isinstance(image, dict):
+        older = copy(value)
+        older._values = dict(image)
+        return older
+    assert isinstance(image, int)
+    stream = XStream()
+    for entry_id in value._ids[:image]:
+        stream.add(value._values_dict[entry_id], entry_id)
+    return stream
 
 
 def _from_fake(reply: object) -> object:

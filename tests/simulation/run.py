@@ -15,7 +15,9 @@ from sharding.errors import StockError
 from sharding.lane import LaneError
 from tests.simulation.loop import StuckError, VirtualLoop
 from tests.simulation.network import Executed
-from tests.simulation.oracle import Oracle, ViolationError
+from tests.simulation.nodes import FakeNode
+from tests.simulation.observed import ViolationError
+from tests.simulation.oracle import Oracle
 from tests.simulation.scenario import play
 from tests.simulation.trace import Trace
 from tests.simulation.world import CrashedError, Equipment, World, owner_of
@@ -33,7 +35,7 @@ class Result:
     calls: int
     answers: Counter[str]
     late_effects: Counter[str]
-    second_effects: int
+    counts: Counter[str]
     trace: Trace
 
 
@@ -55,26 +57,12 @@ def run(seed: int, equipment: Equipment, *, watch: Executed | None = None) -> Re
     """
     rng = random.Random(seed)
     loop = VirtualLoop(owner_of)
-    oracle_of: list[Oracle] = []
-    failures: list[BaseException] = []
-
-    def executed(*call: Any) -> None:
-        if failures:
-            return
-        if watch:
-            watch(*call)
-        try:
-            oracle_of[0].executed(*call)
-        except ViolationError as violation:
-            failures.append(violation)
-            loop.stop()
-
-    world = World(equipment, rng, loop, executed)
-    oracle = Oracle(equipment.engine, world.tags)
-    oracle_of.append(oracle)
+    judge = _Judge(loop, watch)
+    world = World(equipment, rng, loop, judge.executed)
+    judge.oracle = oracle = Oracle(equipment.engine, world.tags, loop.time, world.troubled_s)
     with _replaced_nondeterminism(rng, loop), _troubles() as troubles:
         loop.set_exception_handler(lambda _, context: _note_unexpected(troubles, context))
-        failure = _outcome(loop, world, oracle, failures)
+        failure = _outcome(loop, world, oracle, judge.failures)
         failure = failure or next(iter(troubles.found), "")
         _close(loop)
     return Result(
@@ -83,9 +71,32 @@ def run(seed: int, equipment: Equipment, *, watch: Executed | None = None) -> Re
         world.network.calls,
         oracle.answers,
         oracle.late_effects,
-        oracle.second_effects,
+        oracle.counts,
         world.trace,
     )
+
+
+class _Judge:
+    """Has the oracle look at every call; the first broken promise ends the simulation."""
+
+    def __init__(self, loop: VirtualLoop, watch: Executed | None) -> None:
+        self.oracle: Oracle | None = None
+        self.failures: list[BaseException] = []
+        self._loop = loop
+        self._watch = watch
+
+    def executed(self, node: FakeNode, words: list[bytes], reply: object, is_surplus: bool) -> None:
+        """A node has carried out a call."""
+        assert self.oracle is not None
+        if self.failures:
+            return
+        if self._watch:
+            self._watch(node, words, reply, is_surplus)
+        try:
+            self.oracle.executed(node, words, reply, is_surplus)
+        except ViolationError as violation:
+            self.failures.append(violation)
+            self._loop.stop()
 
 
 def _outcome(loop: VirtualLoop, world: World, oracle: Oracle, failures: list[BaseException]) -> str:

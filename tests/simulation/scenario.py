@@ -10,18 +10,35 @@ from functools import partial
 from random import Random
 
 from sharding.errors import StockUnavailableError
-from sharding.events import BEFORE_ALL, EventId, anchor
+from sharding.events import BEFORE_ALL, EventId
 from sharding.keys import events
-from sharding.outcomes import Deduction, Outcome, ProductStock
-from sharding.partitions import NOTHING_APPLIED, Checkpoint
-from sharding.placement import Layout
-from sharding.plans import LoadPlan, split_evenly
+from sharding.outcomes import (
+    Answer,
+    Deduction,
+    Outcome,
+    ProductStock,
+    Reason,
+    Resolution,
+    Resolved,
+    State,
+)
+from sharding.placement import Layout, home_shard
+from tests.simulation.ledger import Row
 from tests.simulation.network import Fate, Faults
-from tests.simulation.oracle import Oracle, Request, ViolationError
-from tests.simulation.shop import Shop
+from tests.simulation.observed import Request, ViolationError
+from tests.simulation.oracle import Oracle
+from tests.simulation.shop import TRIES_MAX, Shop
+from tests.simulation.worker import (
+    catch_up,
+    catch_up_everywhere,
+    drive,
+    look_after,
+    open_partition,
+    undo,
+)
 from tests.simulation.world import PARTITIONS, Process, World
 
-SHARD_COUNTS = (1, 2, 3, 4, 6)
+SHARD_COUNTS = (1, 2, 3, 4, 6, 12)
 RECORD_TTL_S = 86_400
 RECORD_ROTATION_S = RECORD_TTL_S / 2 + 1
 PAUSES_S = (0.0, 0.0, 30.0, 700.0, RECORD_ROTATION_S)
@@ -30,6 +47,8 @@ GHOSTS_GONE_S = 120.0
 """By then whatever was on its way has arrived."""
 KNOWN_ASKED_AGAIN = 10
 """Requests that are asked again at the end though their outcome is known."""
+LOSSY = 0.5
+"""How many simulations have replicas that lack what they have not confirmed."""
 SOLD_OUT_WITHIN = 30
 """Sales by which a product is sold out at the end."""
 
@@ -39,9 +58,14 @@ async def play(world: World, oracle: Oracle) -> None:
     shop = Shop(world, oracle)
     for _ in range(world.rng.randint(2, 4)):
         world.start_process()
-    await _open_partitions(shop)
+    if world.rng.random() < LOSSY:
+        for node in world.nodes:
+            node.remember_unconfirmed()
+    for partition in range(PARTITIONS):
+        await open_partition(shop, partition)
     for product_id in range(1, world.rng.randint(1, 2) + 1):
-        await _load(shop, product_id, units=world.rng.choice((0, 5, 12, 30, 100)))
+        shop.ledger.rows[product_id] = Row(product_id, world.rng.choice((0, 5, 12, 30, 100)))
+        await _load(shop, product_id)
     for pause_s in (world.rng.choice(PAUSES_S), 0.0):
         world.network.faults = draw_faults(world.rng)
         await _act(shop)
@@ -138,7 +162,55 @@ async def buy_in_a_hurry(shop: Shop) -> None:
         answer = await shop.send(request, attempt=attempt)
         await shop.insist(request, answer, tries=shop.rng.randint(0, 2))
 
-    await together(*(send(shop.rng.choice((0, 2))) for _ in range(shop.rng.randint(2, 4))))
+    first = send(shop.rng.choice((0, 1, 2)))
+    repeats = (send(shop.rng.choice((0, 2))) for _ in range(shop.rng.randint(1, 3)))
+    await together(first, *repeats)
+
+
+async def buy_with_a_copy_held_up(shop: Shop) -> None:
+    """The first copy is on its way for long; the caller asks again, or what became of it."""
+    product_id = shop.any_product()
+    request = shop.new_request(product_id, "deduct", shop.quantity(product_id))
+    copy = shop.oracle.sends(request, attempt=shop.rng.choice((0, 1, 1)))
+
+    async def arrive() -> None:
+        await shop.pause(shop.rng.choice((0.01, 1.0, 10.0)))
+        await shop.insist(request, (await shop.deliver([copy]))[0], tries=0)
+
+    async def decide() -> None:
+        if shop.rng.random() < 0.3:
+            await shop.insist(request, await shop.send(request, attempt=2), tries=1)
+        if shop.rng.random() < 0.8:
+            await shop.resolve(request)
+
+    await together(arrive(), decide())
+
+
+async def buy_too_late(shop: Shop) -> None:
+    """The first copy comes after the request was decided otherwise, and finds its home's node away."""
+    product_id = shop.any_product()
+    request = shop.new_request(product_id, "deduct", shop.rng.randint(1, 3))
+    copy = shop.oracle.sends(request, attempt=1)
+    if shop.rng.random() < 0.7:
+        await shop.resolve(request)
+    else:
+        await shop.insist(request, await shop.send(request, attempt=2), tries=1)
+    if shop.rng.random() < 0.7:
+        await change_layout(shop)
+    shards = shop.ledger.rows[product_id].shards
+    home = Layout(0, shards).partition(
+        home_shard(request.request_id, shards), product_id=product_id, partitions=PARTITIONS
+    )
+    shop.world.network.refuse(shop.world.node_of(home), shop.rng.choice((0.5, 5.0)))
+    await shop.insist(request, (await shop.deliver([copy]))[0], tries=0)
+
+
+async def resolve(shop: Shop) -> None:
+    """Ask what became of a request, whatever is known of it and whoever else asks."""
+    requests = list(shop.oracle.requests.values())
+    if requests:
+        request = shop.rng.choice(shop.open_requests or requests)
+        await together(*(shop.resolve(request) for _ in range(shop.rng.randint(1, 2))))
 
 
 async def ask_again(shop: Shop) -> None:
@@ -147,7 +219,9 @@ async def ask_again(shop: Shop) -> None:
     if not requests:
         return
     request = shop.rng.choice(requests)
-    if request.effect is None or shop.rng.random() < 0.7:
+    # What a stand-in knows is not always asked for.
+    is_sure = request.is_known and not request.effects[0].is_visit
+    if not is_sure or shop.rng.random() < 0.7:
         answer = await shop.send(request, attempt=shop.rng.choice((0, 2)))
         await shop.insist(request, answer, tries=1)
         return
@@ -187,25 +261,92 @@ async def read(shop: Shop) -> None:
 
 async def reload(shop: Shop) -> None:
     """A product is taken off sale and put on again, often with another number of shards."""
-    product_id = shop.any_product()
-    if shop.oracle.products[product_id].shut % 2:
+    row = shop.ledger.rows[shop.any_product()]
+    if row.status is not State.OPEN or row.is_changing:
         return
-    shop.oracle.products[product_id].shut += 1
-    epoch = shop.plans[product_id].epoch
-    before = shop.oracle.products[product_id].given_back
-    await shop.manage(lambda process: process.stock.close(product_id, epoch))
+    row.status = State.CLOSING
+    shop.oracle.products[row.product_id].shut += 1
+    await _close(shop, row)
     await shop.pause(2.0)
-    units = shop.oracle.products[product_id].given_back - before
-    await _load(shop, product_id, units=units + shop.rng.choice((0, 0, 7)))
-    shop.oracle.products[product_id].shut += 1
+    row.available += shop.rng.choice((0, 0, 7))
+    await _load(shop, row.product_id)
+    shop.oracle.products[row.product_id].shut += 1
+
+
+async def change_layout(shop: Shop) -> None:
+    """A product that sells gets another number of shards; one or two workers see to it."""
+    change = shop.ledger.want_change(shop.any_product(), shop.rng.choice(SHARD_COUNTS))
+    if change is not None:
+        workers = shop.rng.choice((1, 1, 2))
+        await together(*(drive(shop, change, tries=shop.rng.randint(1, 8)) for _ in range(workers)))
+
+
+async def work(shop: Shop) -> None:
+    """A worker's round: some partitions are looked after, and what is left to do is done."""
+    for partition in shop.rng.sample(range(PARTITIONS), 3):
+        await catch_up(shop, partition)
+    for second in list(shop.ledger.seconds):
+        await together(*(undo(shop, second) for _ in range(shop.rng.choice((1, 1, 2)))))
+    for change in list(shop.ledger.open_changes()):
+        await drive(shop, change, tries=shop.rng.randint(1, 4))
+
+
+async def rebalance(shop: Shop) -> None:
+    """Units are levelled."""
+    product_id = shop.any_product()
+    try:
+        await shop.ask(lambda process: process.stock.rebalance(product_id))
+    except StockUnavailableError:
+        return
 
 
 async def reopen_a_partition(shop: Shop) -> None:
     """A worker opens a partition that is open, as after a change of its node."""
-    partition = shop.rng.randrange(PARTITIONS)
-    entry_id, fields = _newest_entry(shop, partition)
-    applied = Checkpoint(EventId.parse(entry_id), anchor(fields))
-    await shop.manage(partial(_open, partition, applied))
+    await open_partition(shop, shop.rng.randrange(PARTITIONS))
+
+
+async def lose_a_node(shop: Shop) -> None:
+    """A master ends, its replica takes over, and workers open its partitions some time later."""
+    world = shop.world
+    alive = [node for node in world.nodes if not node.is_dead and node.number in world.owners]
+    if len(alive) < len(set(world.owners)) or world.is_losing:
+        return
+    world.is_losing = True
+    dead = shop.rng.choice(alive)
+    if shop.rng.random() < 0.5:
+        world.trace.note("node alone", dead.number)
+        world.network.leave_alone(dead)
+        # What is done meanwhile may vanish.
+        work = shop.rng.choice((buy_in_a_batch, change_layout, wait))
+        await together(shop.pause(5.0), work(shop))
+    dead.is_dead = True
+    world.trace.note("node lost", dead.number)
+    await shop.pause(shop.rng.choice((0.1, 4.0)))
+    partitions = world.promote_replica_of(dead)
+    world.is_losing = False
+    world.trace.note("replica promoted", partitions)
+    shop.oracle.lost([world.node_of(p) for p in range(PARTITIONS)], partitions)
+    await shop.pause(shop.rng.choice((0.0, 0.1, 5.0)))
+    for partition in partitions:
+        await look_after(shop, partition)
+
+
+async def wait(shop: Shop) -> None:
+    """Nothing but what the others do."""
+    await shop.pause(1.0)
+
+
+async def move_a_partition(shop: Shop) -> None:
+    """A slot with its keys goes to another master; no replica lacks anything."""
+    world, partition = shop.world, shop.rng.randrange(PARTITIONS)
+    to = world.nodes[shop.rng.choice(world.owners)]
+    here = world.node_of(partition)
+    if here.is_dead or to.is_dead or here is to or here.may_lose:
+        return
+    world.trace.note("moved", partition, to.number)
+    world.migrate(partition, to)
+    await shop.pause(shop.rng.choice((0.0, 3.0)))
+    await look_after(shop, partition)
 
 
 async def inspect_a_partition(shop: Shop) -> None:
@@ -217,17 +358,18 @@ async def inspect_a_partition(shop: Shop) -> None:
         head = await process.partitions.head(partition)
         return head.is_open and await process.partitions.replicated(partition, ledger=0, last=last)
 
+    generation = last.generation
     try:
-        if await shop.ask(work) is False:
-            raise ViolationError(f"partition {partition} is not open or has lost event {last}")
+        seen = await shop.ask(work)
     except StockUnavailableError:
         return
+    if seen is False and EventId.parse(_newest_entry(shop, partition)[0]).generation == generation:
+        shop.oracle.counts["partitions found shut"] += 1
 
 
 def _newest_entry(shop: Shop, partition: int) -> tuple[bytes, list[bytes]]:
-    node = shop.world.nodes[shop.world.owners[partition]]
     key = events(shop.world.tags[partition], 0).encode()
-    return node.entries_after(key, str(BEFORE_ALL).encode())[-1]
+    return shop.world.node_of(partition).entries_after(key, str(BEFORE_ALL).encode())[-1]
 
 
 Action = Callable[[Shop], Awaitable[None]]
@@ -241,6 +383,14 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
     (remove, 2),
     (read, 2),
     (reload, 1),
+    (buy_with_a_copy_held_up, 3),
+    (buy_too_late, 1),
+    (resolve, 3),
+    (change_layout, 3),
+    (rebalance, 0.5),
+    (work, 1.5),
+    (lose_a_node, 1),
+    (move_a_partition, 0.3),
     (reopen_a_partition, 0.5),
     (inspect_a_partition, 0.5),
 )
@@ -249,45 +399,108 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
 # Beginning and end.
 
 
-async def _open_partitions(shop: Shop) -> None:
-    for partition in range(PARTITIONS):
-        await shop.manage(partial(_open, partition, NOTHING_APPLIED))
-
-
-def _open(partition: int, applied: Checkpoint, process: Process) -> Awaitable[object]:
-    return process.partitions.open(partition, [applied])
-
-
-async def _load(shop: Shop, product_id: int, *, units: int) -> None:
-    before = shop.plans.get(product_id)
-    shards = shop.rng.choice(SHARD_COUNTS)
-    epoch = before.epoch + 1 if before else 1
-    formers = shop.formers.setdefault(product_id, set())
-    known = shop.oracle.products.get(product_id)
-    plan = LoadPlan(
-        product_id,
-        epoch,
-        Layout(epoch, shards),
-        split_evenly(units, shards),
-        buffer=0,
-        sold_before=known.sold if known else 0,
-        former_shards=tuple(sorted(formers - {shards})),
-    )
-    formers.add(shards)
-    shop.plans[product_id] = plan
+async def _load(shop: Shop, product_id: int) -> None:
+    plan = shop.ledger.begin_load(product_id, shop.rng.choice(SHARD_COUNTS))
     await shop.manage(lambda process: process.stock.load(plan))
+    shop.ledger.rows[product_id].status = State.OPEN
+
+
+async def _close(shop: Shop, row: Row) -> None:
+    """Until the ledger knows that every shard has given its units back."""
+
+    async def work(process: Process) -> None:
+        closed.append(await process.stock.close(row.product_id, row.epoch))
+
+    closed: list[int] = []
+    for _ in range(TRIES_MAX):
+        await shop.manage(work)
+        for partition in range(PARTITIONS):
+            await catch_up(shop, partition)
+        if shop.ledger.is_closed(row.product_id, closed[-1]):
+            row.status = State.CLOSED
+            return
+    raise ViolationError(f"{row} cannot be closed")
 
 
 async def _reckon(shop: Shop) -> None:
     """Nothing goes wrong any more: every open request is decided, and what is left can be sold."""
+    await _finish_work(shop)
     requests = list(shop.oracle.requests.values())
     known = shop.rng.sample(requests, min(KNOWN_ASKED_AGAIN, len(requests)))
-    for request in {id(request): request for request in (*shop.open_requests, *known)}.values():
-        answer = await shop.send(request, attempt=2)
-        if shop.is_open(answer):
-            raise ViolationError(f"{request} stays unknown with nothing going wrong: {answer}")
-    for product_id in shop.plans:
+    decided = [request for request in requests if request.refused_after or request.end]
+    asked = (*shop.open_requests, *known, *decided)
+    for request in {id(request): request for request in asked}.values():
+        await _ask_for_good(shop, request)
+    for product_id in shop.ledger.rows:
+        await _compare_with_ledger(shop, product_id)
         await _sell_out(shop, product_id)
+
+
+async def _finish_work(shop: Shop) -> None:
+    """Partitions are open, changes have ended, second effects are undone."""
+    for partition in range(PARTITIONS):
+        await look_after(shop, partition)
+    for row in shop.ledger.rows.values():
+        for change in row.changes:
+            await drive(shop, change, tries=TRIES_MAX)
+            if change.state in ("wanted", "active"):
+                raise ViolationError(f"{change} is not done after {TRIES_MAX} tries")
+    await catch_up_everywhere(shop)
+    for second in list(shop.ledger.seconds):
+        await undo(shop, second)
+    await catch_up_everywhere(shop)
+
+
+async def _ask_for_good(shop: Shop, request: Request) -> None:
+    """With nothing going wrong, once more by its id and by what became of it, in any order."""
+    asked = [_send_for_good, _resolve_for_good]
+    if shop.rng.random() < 0.5:
+        asked.reverse()
+    for ask in asked:
+        await ask(shop, request)
+
+
+async def _send_for_good(shop: Shop, request: Request) -> None:
+    was_refused = request.refused_after and not request.effects
+    answer = await shop.send(request, attempt=2)
+    if answer is None or shop.is_open(answer) or answer.outcome is Outcome.UNAVAILABLE:
+        raise ViolationError(f"{request} stays unknown with nothing going wrong: {answer}")
+    outcome = answer.outcome
+    if request.effects and request.kind == "deduct" and not request.refused_after:
+        _expect_that(outcome is Outcome.DEDUCTED, f"I4: {request} got {answer}")
+    if was_refused:
+        _expect_that(outcome is Outcome.INSUFFICIENT_STOCK, f"I4: {request} got {answer}")
+    if request.end is Resolution.NEVER:
+        is_named = answer.reason is Reason.RESOLVED_NEVER or request.kind != "deduct"
+        is_mismatch = outcome is Outcome.REQUEST_MISMATCH
+        _expect_that(is_mismatch and is_named, f"I4: {request} got {answer}")
+
+
+async def _resolve_for_good(shop: Shop, request: Request) -> None:
+    found = await shop.resolve(request)
+    is_mismatch = isinstance(found, Answer) and found.outcome is Outcome.REQUEST_MISMATCH
+    is_told = isinstance(found, Resolved) or (request.kind != "deduct" and is_mismatch)
+    _expect_that(is_told, f"{request} was not resolved with nothing going wrong: {found}")
+
+
+def _expect_that(holds: object, what: str) -> None:
+    if not holds:
+        raise ViolationError(what)
+
+
+async def _compare_with_ledger(shop: Shop, product_id: int) -> None:
+    """What is left is what one effect of each id leaves."""
+    await catch_up_everywhere(shop)
+    for second in list(shop.ledger.seconds):
+        await undo(shop, second)
+    row, product = shop.ledger.rows[product_id], shop.oracle.products[product_id]
+    _expect_that(row.available == product.offered[-1], f"I1: {row} and {product}")
+    sold = sum(
+        request.quantity
+        for request in shop.oracle.requests.values()
+        if request.product_id == product_id and request.kind == "deduct" and request.effects
+    )
+    _expect_that(row.sold == sold, f"I4: {row} and {sold} units sold")
 
 
 async def _sell_out(shop: Shop, product_id: int) -> None:
@@ -301,7 +514,8 @@ async def _sell_out(shop: Shop, product_id: int) -> None:
     await _expect(shop, product_id, 1, Outcome.INSUFFICIENT_STOCK)
     shop.oracle.is_settled(product_id, 0)
     seen = await shop.ask(lambda process: process.stock.read(product_id))
-    _expect_sold_out(seen, product.sold)
+    await catch_up_everywhere(shop)
+    _expect_sold_out(seen, shop.ledger.rows[product_id].sold)
 
 
 async def _expect(shop: Shop, product_id: int, quantity: int, outcome: Outcome) -> None:

@@ -6,10 +6,11 @@ from itertools import count
 from typing import TypeVar
 
 from sharding.errors import StockUnavailableError
-from sharding.outcomes import Answer, Deduction, Outcome
-from sharding.plans import LoadPlan
-from tests.simulation.oracle import Copy, Oracle, Request, ViolationError
-from tests.simulation.world import CrashedError, Process, World
+from sharding.outcomes import Answer, Deduction, Outcome, Resolved
+from tests.simulation.ledger import Ledger
+from tests.simulation.observed import Copy, Request, ViolationError
+from tests.simulation.oracle import Oracle
+from tests.simulation.world import PARTITIONS, CrashedError, Process, World
 
 Result = TypeVar("Result")
 
@@ -25,17 +26,14 @@ class Shop:
         self.world = world
         self.rng = world.rng
         self.oracle = oracle
-        self.plans: dict[int, LoadPlan] = {}
-        """How each product was last loaded."""
-        self.formers: dict[int, set[int]] = {}
-        """Every shard count that a product ever had."""
+        self.ledger = Ledger(PARTITIONS)
         self.open_requests: list[Request] = []
         """Those whose last answer left open what happened."""
         self._numbers = count(1)
 
     def any_product(self) -> int:
         """A product, on sale or not."""
-        return self.rng.choice(list(self.plans))
+        return self.rng.choice(list(self.ledger.rows))
 
     def new_request(self, product_id: int, kind: str, quantity: int) -> Request:
         """A request under an id of its own."""
@@ -48,7 +46,7 @@ class Shop:
         if drawn < 0.5:
             return self.rng.randint(1, 3)
         if drawn < 0.85:
-            share = offered // self.plans[product_id].layout.shards
+            share = offered // self.ledger.rows[product_id].shards
             return max(1, share + self.rng.randint(-2, 4))
         return max(1, offered + self.rng.randint(-3, 2))
 
@@ -58,6 +56,10 @@ class Shop:
         The answers; None for all of them if the process crashed.
         """
         copies = [self.oracle.sends(request, attempt=attempt) for request, attempt in wanted]
+        return await self.deliver(copies)
+
+    async def deliver(self, copies: Sequence[Copy]) -> list[Answer | None]:
+        """Let copies reach any process, as `deduct` does."""
         deductions = [_deduction(copy) for copy in copies]
         self.world.trace.note("deduct", [tuple(deduction) for deduction in deductions])
         answers = await self.ask(lambda process: process.stock.deduct(deductions))
@@ -95,6 +97,18 @@ class Shop:
         if request.kind == "deduct":
             return (await self.deduct([(request, attempt)]))[0]
         return await self.adjust(request)
+
+    async def resolve(self, request: Request) -> Resolved | Answer | None:
+        """Ask what became of a request; None if the process crashed."""
+        request.is_resolved = True
+        self.world.trace.note("resolve", request.product_id, request.request_id)
+        found = await self.ask(
+            lambda process: process.stock.resolve(request.product_id, request.request_id)
+        )
+        self.world.trace.note("resolved", request.request_id, repr(found))
+        if found is not None:
+            self.oracle.resolved(request, found)
+        return found
 
     async def insist(self, request: Request, answer: Answer | None, *, tries: int) -> Answer | None:
         """Ask again while the outcome is unknown, so many times; what stays open is remembered."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import Context, ContextVar, copy_context
+from math import inf
 from random import Random
 from typing import Any, TypeVar, cast
 
@@ -18,7 +19,7 @@ from sharding.settings import StockSettings
 from sharding.slots import SLOTS, slot_of
 from sharding.stock import Stock
 from tests.simulation.loop import VirtualLoop
-from tests.simulation.network import Executed, Network, SimulatedLane
+from tests.simulation.network import FIRST_PORT, Executed, Network, SimulatedLane
 from tests.simulation.nodes import FakeNode, LuaEngine
 from tests.simulation.trace import Trace
 
@@ -26,7 +27,6 @@ Result = TypeVar("Result")
 
 MASTERS = 3
 PARTITIONS = 12
-FIRST_PORT = 7000
 
 _running: ContextVar["Process | None"] = ContextVar("_running", default=None)
 
@@ -65,6 +65,7 @@ class SimulatedCluster(Cluster):
 
     async def _refresh(self) -> str:
         await asyncio.sleep(0.001)
+        self._nodes = [Node("node", FIRST_PORT + owner) for owner in self._world.owners]
         return ""
 
     def _lane(self, node: Node, kind: LaneKind) -> Lane:
@@ -147,10 +148,45 @@ class World:
         self.tags = tags(PARTITIONS)
         # As deploy.local spreads them: contiguous slots, a third to each master.
         self.owners = [slot_of(tag) * MASTERS // SLOTS for tag in self.tags]
+        self._partitions = {tag.encode(): partition for partition, tag in enumerate(self.tags)}
         self.nodes = [FakeNode(i, equipment.engine, loop.wall_s) for i in range(MASTERS)]
-        self.network = Network(rng, self.trace, executed)
+        self.network = Network(rng, self.trace, executed, self._redirection)
         self.processes: list[Process] = []
         self._started = 0
+        self.is_losing = False
+        """Whether a node is about to end."""
+
+    def node_of(self, partition: int) -> FakeNode:
+        """The node that has a partition now, dead or alive."""
+        return self.nodes[self.owners[partition]]
+
+    def promote_replica_of(self, dead: FakeNode) -> list[int]:
+        """Have a node's replica take over; returns the partitions that it has now."""
+        number = len(self.nodes)
+        dead.lose_unconfirmed()
+        self.nodes.append(FakeNode(number, self.equipment.engine, self.loop.wall_s, after=dead))
+        taken = [p for p, owner in enumerate(self.owners) if owner == dead.number]
+        for partition in taken:
+            self.owners[partition] = number
+        self.network.troubled_s[number] = self.loop.time()
+        return taken
+
+    def troubled_s(self, partition: int) -> float:
+        """When the node of a partition was last not reached at once."""
+        return self.network.troubled_s.get(self.owners[partition], -inf)
+
+    def migrate(self, partition: int, to: FakeNode) -> None:
+        """Move a partition with its keys to another node."""
+        self.node_of(partition).hand_over(self.tags[partition].encode(), to)
+        self.owners[partition] = to.number
+
+    def _redirection(self, node: FakeNode, words: list[bytes]) -> str:
+        key = words[3] if words[0] in (b"EVAL", b"EVALSHA") else words[1]
+        partition = self._partitions[key.partition(b"{")[2].partition(b"}")[0]]
+        owner = self.owners[partition]
+        if owner == node.number:
+            return ""
+        return f"MOVED {slot_of(self.tags[partition])} node:{FIRST_PORT + owner}"
 
     def start_process(self) -> Process:
         """One more server process."""

@@ -125,7 +125,9 @@ def shards(
         print_json({"layout_version": version})
         return
     number = f"{wanted} shards" if wanted else "as many shards as the demand asks for"
-    console().print(f"product {product_id} has {number} (layout {version})")
+    console().print(
+        f"product {product_id} has {number}, now or when it is loaded (layout {version})"
+    )
 
 
 @app.command()

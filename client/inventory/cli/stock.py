@@ -32,7 +32,8 @@ def deduct(
     user: Annotated[int, typer.Option(help="The buyer; 0: none.")] = 0,
     order: Annotated[int, typer.Option(help="The order; 0: none.")] = 0,
     attempt: Annotated[
-        int | None, typer.Option(help="1: first, 2 and more: a retry, 0: not known.")
+        int | None,
+        typer.Option(help="1: first, 2 and more: a retry, whose refusal is final, 0: not known."),
     ] = None,
 ) -> None:
     """Take units of a product; exit code 1 when it has fewer."""
@@ -108,7 +109,10 @@ def _tell(deduction: Deduction, product_id: int, quantity: int) -> None:
             f"{deduction.shard_available} left in shard {deduction.shard}, {request}"
         )
     else:
-        console().print(f"refused: product {product_id} has fewer than {quantity} units, {request}")
+        had = "had" if deduction.replayed else "has"
+        console().print(
+            f"refused{earlier}: product {product_id} {had} fewer than {quantity} units, {request}"
+        )
 
 
 def _follow(session: Session, counts: Iterable[Stock]) -> None:

@@ -73,3 +73,11 @@ local function has_open_transfers(key)
   end
   return false
 end
+
+-- Whether a shard of an earlier epoch may begin a new one: it was closed, or it never came to serve in its
+-- own, because the change that it was to join was taken back, and has nothing.
+local function is_over(stock)
+  if stock.state == "closed" then return true end
+  local is_empty = stock.available == 0 and stock.held == 0 and stock.sold == 0
+  return is_empty and not stock.serves and not has_open_transfers(stock.key)
+end

@@ -1,0 +1,219 @@
+"""What an oracle knows of requests, of products and of their shards."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sharding.events import Event, EventId, Kind, Sale
+from sharding.outcomes import Answer, Resolution
+
+
+class ViolationError(AssertionError):
+    """A promise was broken; the text says which."""
+
+
+class Shard(NamedTuple):
+    """A stock hash, as far as units are concerned."""
+
+    epoch: int
+    available: int
+    held: int
+    sold: int
+    loaded: int
+    out: dict[int, tuple[int, int]]
+    """For each receiver number and units of the last take."""
+    arrived: dict[int, int]
+    """For each donor the number of the last put."""
+
+
+class How(NamedTuple):
+    """By which call an event came about: its mode, and the layout that its caller knew."""
+
+    mode: str = "home"
+    layout: int = 0
+
+
+class Place(NamedTuple):
+    """One event."""
+
+    partition: int
+    event: EventId
+
+
+class Effect(NamedTuple):
+    """What a request did, by which of its copies."""
+
+    copy: int
+    quantity: int
+    user_id: int
+    place: Place
+    how: How
+    at_s: float
+    is_surplus: bool
+    """By a second delivery after its caller had the reply to the first."""
+
+    @property
+    def is_visit(self) -> bool:
+        return self.how.mode == "visit"
+
+
+class Entry(NamedTuple):
+    """An event as the oracle remembers it."""
+
+    partition: int
+    event: Event
+    how: How
+    at_s: float
+    is_surplus: bool
+
+
+@dataclass(slots=True)
+class Request:
+    """All that callers have asked and heard under one id."""
+
+    product_id: int
+    request_id: str
+    kind: str
+    """deduct, restock or remove."""
+    quantity: int
+    user_id: int = 0
+    effects: list[Effect] = field(default_factory=list)
+    """At most two, and two only where the alternate stood in for the home."""
+    undone: set[Place] = field(default_factory=set)
+    first: Answer | None = None
+    """The first answer that said DEDUCTED."""
+    is_known: bool = False
+    """Whether anybody was told that it took effect."""
+    fresh_answers: int = 0
+    refused_after: int = 0
+    """How many copies had been sent when it was refused for good; 0: it was not."""
+    is_resolved: bool = False
+    """Whether somebody has begun to have it resolved."""
+    end: Resolution | None = None
+    """What it was resolved to."""
+    first_sent: int = -1
+    """Where in the product's history its first copy was sent."""
+
+    @property
+    def effect(self) -> Effect | None:
+        return self.effects[0] if self.effects else None
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.request_id} x{self.quantity} of product {self.product_id}"
+
+
+@dataclass(slots=True)
+class Copy:
+    """One sending of a request."""
+
+    number: int
+    request: Request
+    attempt: int
+    since: int
+    """Where in the product's history it was sent."""
+    had_effect: bool
+    """Whether the request had one already."""
+    sent_s: float
+    shut_before: int
+    promised: str = ""
+    """What it was told if that means that it had no effect."""
+
+
+@dataclass(slots=True)
+class Product:
+    """What is known of a product from its hashes and its events."""
+
+    shards: dict[int, Shard] = field(default_factory=dict)
+    external: int = 0
+    """Units loaded and restocked, less those removed and given back."""
+    sold: int = 0
+    """Units sold according to the events."""
+    past_sold: int = 0
+    """Units sold in epochs whose counts were overwritten."""
+    past_loaded: int = 0
+    last: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """For each shard epoch, sold and loaded as its last event told them."""
+    loads: dict[int, int] = field(default_factory=dict)
+    """Shard counts by the version of the layout, of those that it was loaded with."""
+    layouts: dict[int, int] = field(default_factory=dict)
+    """The same of all that were decided on; the latest is in force."""
+    offered: list[int] = field(default_factory=lambda: [0])
+    """Each number of units that could be sold, anywhere or in transit, one after the other."""
+    news: dict[str, int] = field(default_factory=dict)
+    """Units that came in just now, by what brought them, as long as nobody has been told of them."""
+    certain: list[int] = field(default_factory=lambda: [0])
+    """The same as `offered` without the news: a refusal may be from before they came."""
+    shut: int = 0
+    """How often it was taken off sale or put on; odd while it is off."""
+
+    def note_offered(self, units: int) -> None:
+        """Continue the history if anything has changed."""
+        certain = max(0, units - sum(self.news.values()))
+        if (self.offered[-1], self.certain[-1]) != (units, certain):
+            self.offered.append(units)
+            self.certain.append(certain)
+
+    def tell(self, news: str) -> None:
+        """Somebody knows of the units by now, or could."""
+        if self.news.pop(news, 0):
+            self.note_offered(self.offered[-1])
+
+    def in_transit(self) -> int:
+        return sum(
+            units
+            for donor, shard in self.shards.items()
+            for receiver, (number, units) in shard.out.items()
+            if units and number > self._arrived(receiver, donor)
+        )
+
+    def _arrived(self, receiver: int, donor: int) -> int:
+        shard = self.shards.get(receiver)
+        return shard.arrived.get(donor, 0) if shard else 0
+
+
+def expect(holds: object, what: str) -> None:
+    if not holds:
+        raise ViolationError(what)
+
+
+def shard_of(fields: dict[bytes, bytes]) -> Shard:
+    out: dict[int, tuple[int, int]] = {}
+    arrived: dict[int, int] = {}
+    for name, value in fields.items():
+        if name.startswith(b"out:"):
+            number, _, units = value.partition(b":")
+            out[int(name[4:])] = (int(number), int(units))
+        elif name.startswith(b"in:"):
+            arrived[int(name[3:])] = int(value)
+    return Shard(
+        int(fields[b"epoch"]),
+        available=int(fields[b"available"]),
+        held=int(fields[b"held"]),
+        sold=int(fields[b"sold"]),
+        loaded=int(fields[b"loaded"]),
+        out=out,
+        arrived=arrived,
+    )
+
+
+def effects_of(entry: Entry) -> Iterator[tuple[str, Effect]]:
+    """What requests did, as an event tells it."""
+    event = entry.event
+    sales = event.sales
+    if event.kind in (Kind.RESTOCK, Kind.REMOVE):
+        sales = (Sale(event.request_id, event.quantity, 0, int(event.reason)),)
+    place = Place(entry.partition, event.id)
+    for sale in sales:
+        yield (
+            sale.request_id,
+            Effect(
+                sale.order_id,
+                sale.quantity,
+                sale.user_id,
+                place,
+                entry.how,
+                entry.at_s,
+                entry.is_surplus,
+            ),
+        )

@@ -1,0 +1,125 @@
+"""What workers do in a simulation: apply events to the ledger, open partitions, change shard counts,
+undo second effects. Each step goes through any process, which may end at each of its calls.
+"""
+
+from functools import partial
+
+from sharding.errors import LayoutPassedError, StockUnavailableError
+from sharding.events import EventId, anchor, decode
+from sharding.keys import events
+from sharding.partitions import Checkpoint
+from tests.simulation.ledger import PASSED_MAX, Change, SecondEffect
+from tests.simulation.observed import ViolationError
+from tests.simulation.shop import TRIES_MAX, Shop
+from tests.simulation.world import PARTITIONS, Process
+
+
+async def catch_up(shop: Shop, partition: int) -> bool:
+    """Apply what a partition's stream has; whether a replica was found to have it."""
+    key = events(shop.world.tags[partition], 0).encode()
+    after = shop.ledger.applied[partition].id
+    entries = shop.world.node_of(partition).entries_after(key, str(after).encode())
+    if not entries:
+        return True
+    last = EventId.parse(entries[-1][0])
+    try:
+        has_it = await shop.ask(
+            lambda process: process.partitions.replicated(partition, ledger=0, last=last)
+        )
+    except StockUnavailableError:
+        return False
+    if not has_it or shop.ledger.applied[partition].id != after:
+        return False
+    for entry_id, flat in entries:
+        event_id = EventId.parse(entry_id)
+        event = decode(event_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+        shop.ledger.apply(partition, event, Checkpoint(event_id, anchor(flat)))
+    shop.world.trace.note("applied", partition, str(last))
+    return True
+
+
+async def catch_up_everywhere(shop: Shop) -> None:
+    """Apply what all streams have."""
+    for _ in range(TRIES_MAX):
+        done = [await catch_up(shop, partition) for partition in range(PARTITIONS)]
+        if all(done):
+            return
+        await shop.pause(0.3)
+    raise ViolationError("the ledger cannot catch up")
+
+
+async def open_partition(shop: Shop, partition: int) -> None:
+    """Open a partition where it is now, by what the ledger has."""
+    await shop.manage(
+        lambda process: process.partitions.open(partition, [shop.ledger.applied[partition]])
+    )
+
+
+async def look_after(shop: Shop, partition: int) -> None:
+    """Open a partition if it is shut."""
+
+    async def work(process: Process) -> None:
+        head = await process.partitions.head(partition)
+        if not head.is_open:
+            await process.partitions.open(partition, [shop.ledger.applied[partition]])
+
+    await shop.manage(work)
+
+
+async def undo(shop: Shop, second: SecondEffect) -> None:
+    """Bring a second effect's units back, unless the ledger has them."""
+
+    async def work(process: Process) -> None:
+        is_back = await process.stock.undo(
+            second.product_id,
+            epoch=second.epoch,
+            partition=second.partition,
+            request_id=second.request_id,
+            quantity=second.quantity,
+            undone=second.event,
+        )
+        if second in shop.ledger.seconds:
+            shop.ledger.seconds.remove(second)
+            shop.oracle.undone(second.product_id, second.request_id, is_back=is_back)
+
+    await shop.manage(work)
+
+
+async def drive(shop: Shop, change: Change, *, tries: int) -> None:
+    """Go on with a change, as worker/layouts.py does; what is not done is left to the next."""
+    for _ in range(tries):
+        if change.state not in ("wanted", "active"):
+            return
+        try:
+            if change.state == "wanted":
+                await _bring_about(shop, change)
+            elif await shop.ask(lambda process: process.stock.drain_retired(change.product_id)):
+                _mark(shop, change, "active", "done")
+        except LayoutPassedError:
+            change.passed += 1
+        except StockUnavailableError:
+            pass
+        await shop.pause(0.3)
+
+
+async def _bring_about(shop: Shop, change: Change) -> None:
+    if change.passed >= PASSED_MAX:
+        shop.oracle.counts["layout changes given up"] += 1
+        _mark(shop, change, "wanted", "rolled back")
+        return
+    is_active = await shop.ask(partial(_change_layout, change))
+    if is_active is not None:
+        _mark(shop, change, "wanted", "active" if is_active else "rolled back")
+
+
+async def _change_layout(change: Change, process: Process) -> bool:
+    return await process.stock.change_layout(
+        change.product_id, version=change.version, shards=change.shards, cause="operator"
+    )
+
+
+def _mark(shop: Shop, change: Change, before: str, after: str) -> None:
+    if change.state == before:
+        change.state = after
+        shop.world.trace.note("change", change.product_id, change.version, after)
+        shop.oracle.counts[f"layout changes {after}"] += 1
