@@ -53,11 +53,12 @@ class Corrections:
 
     async def _apply(self, wanted: Correction) -> Answer:
         looks = 0
+        echoes: list[bool] = []
         for _ in range(ROUNDS_MIN + 4 * self._partitions):
             product = await self._catalogue.find(wanted.product_id)
             if product is None:
                 return Answer(Outcome.UNKNOWN_PRODUCT)
-            answer = await self._apply_once(product, wanted)
+            answer = await self._apply_once(product, wanted, echoes)
             if answer in (STALE, MISSING) or (answer == CLOSED and looks < CLOSED_LOOKS):
                 looks += answer == CLOSED
                 self._catalogue.forget(wanted.product_id)
@@ -68,8 +69,13 @@ class Corrections:
                 return answer
         return unavailable(Reason.CONTENDED)
 
-    async def _apply_once(self, product: Product, wanted: Correction) -> Answer | None:
-        """None: units were brought to the request's home, ask again."""
+    async def _apply_once(
+        self, product: Product, wanted: Correction, echoes: list[bool]
+    ) -> Answer | None:
+        """None: units were brought to the request's home, ask again.
+
+        `echoes`: of each time that the home was asked, whether a try was lost.
+        """
         shards = product.shards
         shard = home_shard(wanted.request_id, shards.layout.shards)
         earlier = await self._known_before(product, wanted)
@@ -79,15 +85,15 @@ class Corrections:
             served = await _apply_at(shards, shards.partitions[shard], wanted)
             if served.statuses != b"I":
                 return _answer(served, shard=shard)
-            if served.may_echo:
-                return unavailable(Reason.OUTCOME_UNKNOWN)
+            echoes.append(served.may_echo)
             gathered = await product.shortage.gather(
                 shards.partitions[shard], wanted.quantity, at_home=served.available
             )
         except MissingShardError:
             return MISSING
         if gathered is Gathered.TOO_FEW:
-            return INSUFFICIENT
+            # A try that was lost may run yet, when there are enough units again.
+            return unavailable(Reason.OUTCOME_UNKNOWN) if any(echoes) else INSUFFICIENT
         if gathered is Gathered.NOTHING_NOW:
             await asyncio.sleep(PAUSE_S)
         return None
