@@ -31,8 +31,9 @@ DOUBT_S = 600
 """So long after a layout came into force even a first try is looked up under the earlier ones: it may
 have been sent, and sent again and sold, before, and have been held up since. No call is open longer."""
 LOOKUP_REQUESTS_MAX = 2_000
-ALTERNATE_S = 0.1
-"""How long a request waits for a word of its alternate: a stalled node must not stall its neighbour."""
+ALTERNATE_S = 0.5
+"""How long a request waits for a word of its alternate, that a stalled node stalls no neighbour. Once
+a round of that node counts as stuck nobody waits at all."""
 
 
 class Knowledge(NamedTuple):

@@ -91,7 +91,8 @@ def test_a_kernel_that_lacks_a_safeguard_is_noticed(
     assert any(re.search(present, source) for source in sources), "the scripts look different now"
     broken = Equipment(altered(present, instead))
     failures = (run(seed, broken).failure for seed in range(BREAKABLE_WITHIN))
-    assert re.search(noticed, next(filter(None, failures), ""))
+    # Another promise may be the first to break; the one that is meant must, too.
+    assert any(re.search(noticed, failure) for failure in filter(None, failures))
 
 
 def test_what_is_rare_is_played(equipment: Equipment) -> None:
@@ -107,4 +108,5 @@ def test_a_refusal_without_a_second_reading_is_noticed(
 ) -> None:
     monkeypatch.setattr("sharding.shards.ShardReading.version", (0, 0))
     failures = (run(seed, equipment).failure for seed in range(3 * BREAKABLE_WITHIN))
-    assert re.match("I3|I1: product . was read", next(filter(None, failures), ""))
+    told = "I3|I1: product . was read"
+    assert any(re.match(told, failure) for failure in filter(None, failures))
