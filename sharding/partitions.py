@@ -51,8 +51,11 @@ class Partitions:
         self._partitions = partitions
         self._ledgers = ledgers
 
-    async def head(self, partition: int) -> PartitionHead:
-        """PartitionCountError if the cluster was set up with another partition count."""
+    async def head(self, partition: int, *, opening: int = 0) -> PartitionHead:
+        """Open only if it was opened as `opening` or later, the last generation that was issued.
+
+        PartitionCountError if the cluster was set up with another partition count.
+        """
         reply = await self._cluster.run_unfenced(
             _HEAD, partition, self._head_keys(partition), (), lane=LaneKind.READ
         )
@@ -63,6 +66,8 @@ class Partitions:
         assert isinstance(partitions, int)
         if partitions not in (0, self._partitions):
             raise PartitionCountError(_other_count(partitions, self._partitions))
+        if not why and generation < opening:
+            why = b"WENT_BACK"
         return PartitionHead(not why, why.decode(), generation, number, partitions)
 
     async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
@@ -80,8 +85,12 @@ class Partitions:
         assert isinstance(reply, list)
         return [Entry(EventId.parse(entry_id), tuple(fields)) for entry_id, fields in reply]
 
-    async def open(self, partition: int, checkpoints: Sequence[Checkpoint]) -> PartitionHead:
+    async def open(
+        self, partition: int, checkpoints: Sequence[Checkpoint], *, opening: int
+    ) -> PartitionHead:
         """Open a partition where it is now; `checkpoints` are the ledgers', in their order.
+
+        `opening` is the generation that the ledger issued for it; no two attempts share one.
 
         NotOpenableError unless it was never used or has all that the ledgers have.
         """
@@ -93,7 +102,7 @@ class Partitions:
             _OPEN,
             partition,
             [keys.head(tag), *keys.memory(tag), *streams],
-            [str(self._partitions), *proofs],
+            [str(self._partitions), str(opening), *proofs],
             lane=LaneKind.MOVE,
         )
         if reply[0] != b"done":

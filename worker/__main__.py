@@ -27,6 +27,7 @@ from ledger.layouts import Layouts
 from ledger.leases import Leases
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import require_schema
+from ledger.openings import Openings
 from ledger.outbox import Outbox
 from ledger.products import Products
 from ledger.raw_events import RawEvents
@@ -127,7 +128,7 @@ def _of_streams(
     keeper = Keeper(
         share,
         partitions,
-        checkpoints,
+        Openings(database),
         RawEvents(database),
         Products(database),
         settings,

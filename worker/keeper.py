@@ -1,15 +1,16 @@
 """Upkeep of the share's partitions: opening, records, trimming, and the figures that show it."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping
 
 import structlog
 
-from ledger.checkpoints import Checkpoints
 from ledger.errors import LedgerError
 from ledger.failpoints import Failpoints
+from ledger.openings import Openings
 from ledger.products import Products
 from ledger.raw_events import RawEvents
 from sharding.errors import NotOpenableError, StockUnavailableError
@@ -37,7 +38,7 @@ class Keeper:
         self,
         share: Share,
         partitions: Partitions,
-        checkpoints: Checkpoints,
+        openings: Openings,
         raw_events: RawEvents,
         products: Products,
         settings: WorkerSettings,
@@ -46,7 +47,8 @@ class Keeper:
     ) -> None:
         self._share = share
         self._partitions = partitions
-        self._checkpoints = checkpoints
+        self._openings = openings
+        self._latest: dict[int, int] = {}
         self._raw_events = raw_events
         self._products = products
         self._settings = settings
@@ -67,6 +69,7 @@ class Keeper:
     async def _tick(self) -> None:
         owned = sorted(self._share.owned)
         self._refusals = {each: self._refusals[each] for each in owned if each in self._refusals}
+        await self._learn_openings()
         fenced = await asyncio.gather(*(self._look(partition) for partition in owned))
         self._show_fenced(Counter(reason for reason in fenced if reason))
         if time.monotonic() >= self._housekeeping_due_s:
@@ -74,10 +77,15 @@ class Keeper:
             await asyncio.gather(*(self._tidy(partition) for partition in owned))
             await self._tidy_ledger()
 
+    async def _learn_openings(self) -> None:
+        with contextlib.suppress(LedgerError):  # said by the drain; what is known still holds
+            self._latest = dict(await self._openings.latest(self._share.owned))
+
     async def _look(self, partition: int) -> str:
         """Open a partition if it is not; returns why it is not open after that, '' if it is."""
         try:
-            head = await self._partitions.head(partition)
+            opening = self._latest.get(partition, 0)
+            head = await self._partitions.head(partition, opening=opening)
             if not head.is_open:
                 head = await self._reopened(partition, head)
         except StockUnavailableError as error:
@@ -101,8 +109,10 @@ class Keeper:
         if time.monotonic() < refusal.until_s:
             return head
         try:
-            checkpoint = (await self._checkpoints.of({partition}))[partition]
-            opened = await self._partitions.open(partition, [checkpoint])
+            opening = await self._openings.begin(partition, above=head.generation)
+            opened = await self._partitions.open(
+                partition, [opening.checkpoint], opening=opening.generation
+            )
         except LedgerError:
             return head  # the drain has said that the ledger is away
         except NotOpenableError as error:

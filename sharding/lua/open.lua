@@ -8,9 +8,10 @@
 -- KEYS[8] events_0   stream of the first ledger; KEYS[9], KEYS[10] … those of the others
 --
 -- ARGV[1] partitions   integer >= 1, the cluster's partition count
--- ARGV[2] checkpoint   "<generation>-<number>" that the first ledger has applied, "0-0" for nothing
--- ARGV[3] anchor       what the entry at that checkpoint is recognised by, see sharding/events.py
--- ARGV[4], ARGV[5] …   the same for the other ledgers
+-- ARGV[2] opening      integer >= 1, the generation that this opening was issued
+-- ARGV[3] checkpoint   "<generation>-<number>" that the first ledger has applied, "0-0" for nothing
+-- ARGV[4] anchor       what the entry at that checkpoint is recognised by, see sharding/events.py
+-- ARGV[5], ARGV[6] …   the same for the other ledgers
 --
 -- Returns one of
 --   {"done", generation, number}
@@ -21,7 +22,7 @@
 --   {"corrupt", what}
 -- @include head
 
-local head_key, partitions = KEYS[1], ARGV[1]
+local head_key, partitions, opening = KEYS[1], ARGV[1], tonumber(ARGV[2])
 
 local function type_is(key, expected)
   local found = redis.call("TYPE", key).ok
@@ -62,7 +63,7 @@ for i = 8, #KEYS do
 end
 
 for i = 8, #KEYS do
-  local checkpoint, anchor = ARGV[2 * (i - 7)], ARGV[2 * (i - 7) + 1]
+  local checkpoint, anchor = ARGV[2 * (i - 7) + 1], ARGV[2 * (i - 7) + 2]
   if checkpoint ~= "0-0" then
     if is_new then return { "no_head" } end
     local at_number = tonumber(string.match(checkpoint, "-(%d+)$"))
@@ -74,7 +75,8 @@ for i = 8, #KEYS do
   end
 end
 
-head.generation = generation + 1
+-- A failover may have lost an opening: the issued one is above that, too.
+head.generation = math.max(generation + 1, opening)
 local owner = redis.call("CLUSTER", "MYID")
 head.number = number + 1
 local id = int(head.generation) .. "-" .. int(head.number)

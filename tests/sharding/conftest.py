@@ -52,7 +52,7 @@ async def partitions(cluster: Cluster) -> Partitions:
 
 async def _open_if_shut(partitions: Partitions, partition: int) -> None:
     if not (await partitions.head(partition)).is_open:
-        await partitions.open(partition, [NOTHING_APPLIED])
+        await partitions.open(partition, [NOTHING_APPLIED], opening=1)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def partitions(impatient: Cluster) -> Partitions:
 @pytest.fixture
 async def opened(partitions: Partitions) -> int:
     partition = next(_fresh_partition)
-    await partitions.open(partition, [NOTHING_APPLIED])
+    await partitions.open(partition, [NOTHING_APPLIED], opening=1)
     return partition
 
 
@@ -56,7 +56,7 @@ async def test_a_partition_that_was_never_opened_is_shut_and_opens_once_asked(
 ) -> None:
     partition = next(_fresh_partition)
     before = await partitions.head(partition)
-    opened = await partitions.open(partition, [NOTHING_APPLIED])
+    opened = await partitions.open(partition, [NOTHING_APPLIED], opening=1)
     after = await partitions.head(partition)
     assert (before.is_open, before.reason) == (False, "NO_HEAD")
     assert (after.is_open, after.generation, after.number) == (True, 1, 1)
@@ -80,7 +80,7 @@ async def test_opening_again_raises_the_generation_and_goes_on_counting(
 ) -> None:
     entry = await newest(partitions, opened)
     checkpoint = Checkpoint(entry.id, anchor(entry.fields))
-    again = await partitions.open(opened, [checkpoint])
+    again = await partitions.open(opened, [checkpoint], opening=1)
     assert (again.generation, again.number) == (2, 2)
 
 
@@ -110,7 +110,7 @@ async def test_an_emptied_partition_is_shut_and_not_opened_over_the_ledgers_even
     with pytest.raises(StockUnavailableError, match="NO_HEAD"):
         await partitions.replicated(opened, ledger=0, last=entry.id)
     with pytest.raises(NotOpenableError, match="empty"):
-        await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))])
+        await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))], opening=1)
     assert (await partitions.head(opened)).reason == "NO_HEAD"
 
 
@@ -123,7 +123,7 @@ async def test_an_entry_that_a_promoted_node_lacks_is_not_replicated(
 
 async def test_a_head_behind_the_ledger_is_not_opened(partitions: Partitions, opened: int) -> None:
     with pytest.raises(NotOpenableError, match="behind"):
-        await partitions.open(opened, [Checkpoint(EventId(1, 9), "whatever")])
+        await partitions.open(opened, [Checkpoint(EventId(1, 9), "whatever")], opening=1)
 
 
 async def test_another_entry_in_the_place_of_the_ledgers_last_one_is_not_opened(
@@ -131,7 +131,7 @@ async def test_another_entry_in_the_place_of_the_ledgers_last_one_is_not_opened(
 ) -> None:
     entry = await newest(partitions, opened)
     with pytest.raises(NotOpenableError, match="last event"):
-        await partitions.open(opened, [Checkpoint(entry.id, anchor((b"other",)))])
+        await partitions.open(opened, [Checkpoint(entry.id, anchor((b"other",)))], opening=1)
 
 
 async def test_an_entry_above_the_head_shuts_the_partition_until_it_is_opened_above_it(
@@ -141,7 +141,7 @@ async def test_an_entry_above_the_head_shuts_the_partition_until_it_is_opened_ab
     stream = keys.events(impatient.tags[opened], 0)
     await impatient.command(opened, "XADD", stream, "77-5", "junk", "1", lane=LaneKind.WRITE)
     assert (await partitions.head(opened)).reason == "EVENTS_AHEAD"
-    again = await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))])
+    again = await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))], opening=1)
     assert again.generation == 78
     assert (await partitions.head(opened)).is_open
 
@@ -153,13 +153,37 @@ async def test_another_partition_count_than_the_clusters_is_named(
     with pytest.raises(PartitionCountError, match=f"INVENTORY_PARTITIONS={PARTITIONS}"):
         await mistaken.head(opened)
     with pytest.raises(PartitionCountError, match=f"INVENTORY_PARTITIONS={PARTITIONS}"):
-        await mistaken.open(opened, [NOTHING_APPLIED])
+        await mistaken.open(opened, [NOTHING_APPLIED], opening=1)
+
+
+async def test_a_partition_that_lost_its_latest_opening_is_not_open_and_opens_above_it(
+    partitions: Partitions, impatient: Cluster, opened: int
+) -> None:
+    """A master opens a partition, sells, and ends before its replica has heard of it."""
+    entry = await newest(partitions, opened)
+    tag = impatient.tags[opened]
+    before = await impatient.command(opened, "HGETALL", keys.head(tag), lane=LaneKind.READ)
+    at_checkpoint = [Checkpoint(entry.id, anchor(entry.fields))]
+    lost = await partitions.open(opened, at_checkpoint, opening=2)
+    assert isinstance(before, list)
+    await impatient.command(opened, "HSET", keys.head(tag), *before, lane=LaneKind.WRITE)
+    await impatient.command(
+        opened, "XDEL", keys.events(tag, 0), f"2-{lost.number}", lane=LaneKind.WRITE
+    )
+    head = await partitions.head(opened, opening=2)
+    assert (head.is_open, head.reason) == (False, "WENT_BACK")
+    again = await partitions.open(opened, at_checkpoint, opening=3)
+    assert again.generation == 3
+    assert (await partitions.head(opened, opening=3)).is_open
+    assert await partitions.replicated(
+        opened, ledger=0, last=EventId(again.generation, again.number)
+    )
 
 
 async def test_trimming_keeps_the_entry_at_the_bound(partitions: Partitions, opened: int) -> None:
     for _ in range(3):
         entry = await newest(partitions, opened)
-        await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))])
+        await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))], opening=1)
     bound = await newest(partitions, opened)
     assert await partitions.trim(opened, ledger=0, below=bound.id) == 3
     assert await entries_of(partitions, opened) == [bound]
@@ -179,7 +203,7 @@ async def test_records_outlive_one_rotation_and_not_three(
         plan = plan_for(product, 10)
         partition = plan.layout.partition(0, product_id=product, partitions=PARTITIONS)
         if not (await partitions.head(partition)).is_open:
-            await partitions.open(partition, [NOTHING_APPLIED])
+            await partitions.open(partition, [NOTHING_APPLIED], opening=1)
         await stock.load(plan)
         request = Deduction("kept", product, 1)
         answers = []
@@ -211,7 +235,7 @@ async def _product_of_two(
     try:
         for partition in homes:
             if not (await partitions.head(partition)).is_open:
-                await partitions.open(partition, [NOTHING_APPLIED])
+                await partitions.open(partition, [NOTHING_APPLIED], opening=1)
         await stock.load(plan)
         assert (await stock.read(product)) is not None
         yield stock, cluster, product, homes[1]

@@ -75,6 +75,7 @@ class Ledger:
     def __init__(self, partitions: int) -> None:
         self.rows: dict[int, Row] = {}
         self.applied = [NOTHING_APPLIED] * partitions
+        self.openings = [0] * partitions
         self.seconds: list[SecondEffect] = []
         """Second effects that are to be undone."""
         self.kept: int = 0
@@ -100,6 +101,11 @@ class Ledger:
             former_shards=tuple(sorted(row.former)),
         )
         return row.plan
+
+    def begin_opening(self, partition: int, *, above: int) -> int:
+        """As ledger/openings.py does."""
+        self.openings[partition] = max(self.openings[partition], above) + 1
+        return self.openings[partition]
 
     def is_closed(self, product_id: int, shards: int) -> bool:
         """Whether the ledger knows that so many shards have given their units back."""

@@ -50,18 +50,21 @@ async def catch_up_everywhere(shop: Shop) -> None:
 
 async def open_partition(shop: Shop, partition: int) -> None:
     """Open a partition where it is now, by what the ledger has."""
-    await shop.manage(
-        lambda process: process.partitions.open(partition, [shop.ledger.applied[partition]])
-    )
+    await shop.manage(lambda process: _open(shop, process, partition, above=0))
+
+
+async def _open(shop: Shop, process: Process, partition: int, *, above: int) -> None:
+    opening = shop.ledger.begin_opening(partition, above=above)
+    await process.partitions.open(partition, [shop.ledger.applied[partition]], opening=opening)
 
 
 async def look_after(shop: Shop, partition: int) -> None:
     """Open a partition if it is shut."""
 
     async def work(process: Process) -> None:
-        head = await process.partitions.head(partition)
+        head = await process.partitions.head(partition, opening=shop.ledger.openings[partition])
         if not head.is_open:
-            await process.partitions.open(partition, [shop.ledger.applied[partition]])
+            await _open(shop, process, partition, above=head.generation)
 
     await shop.manage(work)
 

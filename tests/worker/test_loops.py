@@ -13,6 +13,7 @@ from ledger.errors import LedgerUnavailableError
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
 from ledger.migrate import migrate
+from ledger.openings import Openings
 from ledger.products import Products
 from ledger.raw_events import RawEvents
 from sharding.errors import NotOpenableError, StockUnavailableError
@@ -57,10 +58,12 @@ class FakePartitions:
         if partition in self.away:
             raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{partition}")
 
-    async def head(self, partition: int) -> PartitionHead:
+    async def head(self, partition: int, *, opening: int = 0) -> PartitionHead:
         self._reach(partition)
         stream = self.streams[partition]
         reason = "NEW_OWNER" if partition in self.closed else ""
+        if not reason and stream.generation < opening:
+            reason = "WENT_BACK"
         return PartitionHead(not reason, reason, stream.generation, stream.number, PARTITIONS)
 
     async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
@@ -68,7 +71,9 @@ class FakePartitions:
         self._reach(partition)
         return [entry for entry in self.entries[partition] if entry.id > after][:count]
 
-    async def open(self, partition: int, checkpoints: Sequence[Checkpoint]) -> PartitionHead:
+    async def open(
+        self, partition: int, checkpoints: Sequence[Checkpoint], *, opening: int
+    ) -> PartitionHead:
         self.opening_attempts += 1
         raise NotOpenableError(f"partition {partition}: behind")
 
@@ -113,7 +118,7 @@ class Bench:
         self.keeper = Keeper(
             self.share,
             partitions,  # type: ignore[arg-type]
-            checkpoints,
+            Openings(database),
             RawEvents(database),
             Products(database),
             settings,
@@ -272,6 +277,20 @@ async def test_what_is_learnt_of_a_partition_after_it_was_lost_is_not_kept(
     assert (bench.share.away, bench.share.applied.keys()) == ({0}, {0})
     bench.share.found(0, is_open=True)
     assert bench.share.away == set()
+
+
+async def test_a_partition_that_lost_its_latest_opening_is_opened_again(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench, stream = Bench(database, partitions), partitions.streams[3]
+    issued = (await Openings(database).begin(3, above=stream.generation)).generation
+    await bench.keeper._tick()
+    assert partitions.opening_attempts == 1
+    assert bench.metric("partitions_fenced", reason="WENT_BACK") == 1
+    stream.generation = issued + 1
+    await bench.keeper._tick()
+    assert partitions.opening_attempts == 1
+    assert bench.metric("partitions_fenced", reason="WENT_BACK") == 0
 
 
 async def test_a_partition_that_comes_back_is_opened_without_its_old_pause(

@@ -1,0 +1,1 @@
+UPDATE partition_lease SET opening = GREATEST(opening, %s) + 1 WHERE partition_id = %s

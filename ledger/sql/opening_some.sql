@@ -1,0 +1,1 @@
+SELECT partition_id, opening FROM partition_lease WHERE partition_id IN ({values})
