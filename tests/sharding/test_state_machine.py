@@ -426,6 +426,8 @@ class StockMachine(RuleBasedStateMachine):
         if isinstance(answer, Resolved) or resolves:
             self.resolve(0, request_id)
             return
+        # No first try, which a proof may refuse without a look at what was decided.
+        request = request._replace(attempt=0 if request.attempt == 1 else request.attempt)
         (copy,) = self._run(_deducting(self._live(0), [request]))
         self._say(f"it said {answer}, a copy {_brief([request], [copy])}")
         if copy.reason is Reason.RESOLVED_NEVER:
