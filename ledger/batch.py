@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ledger.products import JournalKind
+from ledger.service_events import Notice
 from sharding.events import BEFORE_ALL, Counts, EventId, Sale
 from sharding.partitions import Checkpoint, Entry
 
@@ -49,6 +50,7 @@ class ProductChange:
 
     total: int = 0
     available: int = 0
+    held: int = 0
     sold: int = 0
 
 
@@ -118,6 +120,23 @@ class Opening(NamedTuple):
     event_id: EventId
 
 
+class HoldKey(NamedTuple):
+    """A line that an order holds at one shard."""
+
+    product_id: int
+    partition: int
+    request_id: str
+
+
+class Hold(NamedTuple):
+    """Units that are held, and since when."""
+
+    order_id: int
+    user_id: int
+    quantity: int
+    at_ms: int
+
+
 class NewLayout(NamedTuple):
     """The layout that a product has from a reshard event on."""
 
@@ -158,7 +177,13 @@ class LedgerBatch:
     """Transfers that were begun and not ended."""
     ended: list[TransferKey] = field(default_factory=list)
     """Transfers that were ended and had been begun before the batch."""
+    held: dict[HoldKey, Hold] = field(default_factory=dict)
+    """Holds that were begun and not ended."""
+    freed: list[HoldKey] = field(default_factory=list)
+    """Holds that were ended and had been begun before the batch."""
     layouts: dict[int, NewLayout] = field(default_factory=dict)
+    notices: list[Notice] = field(default_factory=list)
+    """What callers are to be told of orders."""
 
     @property
     def rows(self) -> int:

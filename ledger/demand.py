@@ -26,6 +26,8 @@ class LiveProduct(NamedTuple):
     pin: int
     """The shard count that an operator asked for; 0: the demand decides."""
     shards: int
+    is_fixed: bool = False
+    """It has a limit per user: its shard count does not change while it is on sale."""
 
 
 class Demand:
@@ -66,7 +68,7 @@ class Demand:
 
         async def run(transaction: Transaction) -> Sequence[LiveProduct]:
             rows = await transaction.rows(statement("demand_products"), values)
-            return [LiveProduct(*row) for row in rows]
+            return [LiveProduct(*row)._replace(is_fixed=bool(row[-1])) for row in rows]
 
         return await self._database.transaction(run)
 

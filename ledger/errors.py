@@ -42,6 +42,8 @@ class Conflict(StrEnum):
     TOTAL_FIXED = "total_fixed"
     REQUEST_MISMATCH = "request_mismatch"
     INSUFFICIENT_STOCK = "insufficient_stock"
+    LIMIT_FIXES_SHARDS = "limit_fixes_shards"
+    """Passes by closing the product."""
 
 
 class LedgerConflictError(LedgerError):

@@ -12,6 +12,7 @@ from ledger.batch import (
     LedgerBatch,
     Move,
     NewLayout,
+    ProductChange,
     SecondEffect,
     ShardChange,
     ShardKey,
@@ -22,7 +23,9 @@ from ledger.errors import BatchRefusedError, CheckpointMovedError
 from ledger.failpoints import Failpoints
 from ledger.metrics import LedgerMetrics
 from ledger.outbox import REMARK_CHARS_MAX
+from ledger.service_events import Notice, publish, stock_notices
 from ledger.statements import UNION, placeholders, statement, with_rows
+from ledger.values import in_pieces
 from sharding.events import Counts, EventId
 
 STATEMENT_BYTES_MAX = 4 << 20
@@ -77,11 +80,13 @@ class Journal:
             self._failpoints.hit("worker.before_insert")
             await _insert(transaction, batch)
             self._failpoints.hit("worker.after_insert")
+            await _change_holds(transaction, batch)
             unasked = await _change_outbox(transaction, batch)
             drifts = await _change_shards(transaction, batch)
-            await _change_products(transaction, batch)
+            notices = batch.notices + await _change_products(transaction, batch)
             moved = [literals.checkpoint_row(move).encode() for move in batch.moves]
             await transaction.bulk(with_rows("checkpoint_move", moved))
+            await publish(transaction, notices)
             self._failpoints.hit("worker.before_commit")
             return Findings(drifts, unasked)
 
@@ -179,6 +184,16 @@ async def _insert(transaction: Transaction, batch: LedgerBatch) -> None:
     await _insert_rows(transaction, "dead_letter_insert", letters)
 
 
+async def _change_holds(transaction: Transaction, batch: LedgerBatch) -> None:
+    """What was freed goes first: its request may hold units anew."""
+    freed = [literals.hold_end_row(key) for key in batch.freed]
+    for start in range(0, len(freed), UNION_ROWS_MAX):
+        piece = freed[start : start + UNION_ROWS_MAX]
+        await transaction.bulk(with_rows("hold_end", piece, UNION))
+    held = (literals.hold_row(*held) for held in batch.held.items())
+    await _insert_rows(transaction, "hold_insert", held)
+
+
 async def _change_outbox(transaction: Transaction, batch: LedgerBatch) -> list[Undone]:
     """Note what is to be done and what has been; returns what nobody had asked for."""
     rows = [literals.undo_row(second) for second in batch.seconds]
@@ -210,7 +225,7 @@ async def _end_undo(transaction: Transaction, undone: Undone) -> bool:
 
 
 async def _insert_rows(transaction: Transaction, name: str, rows: Iterable[bytes]) -> None:
-    for piece in literals.in_pieces(rows, STATEMENT_BYTES_MAX):
+    for piece in in_pieces(rows, STATEMENT_BYTES_MAX):
         await transaction.bulk(with_rows(name, piece))
 
 
@@ -249,8 +264,12 @@ def _drifts(
     ]
 
 
-async def _change_products(transaction: Transaction, batch: LedgerBatch) -> None:
-    """Last of all: a hot product's row is held by everybody's transactions in turn."""
+async def _change_products(transaction: Transaction, batch: LedgerBatch) -> list[Notice]:
+    """Late: a hot product's row is held by everybody's transactions in turn.
+
+    Returns what callers are to be told of the products' units.
+    """
+    notices: list[Notice] = []
     for product_id, layout in sorted(batch.layouts.items()):
         await _change_layout(transaction, product_id, layout)
     products = sorted(batch.products.items())
@@ -259,6 +278,28 @@ async def _change_products(transaction: Transaction, batch: LedgerBatch) -> None
         rows = [literals.product_change_row(*product).encode() for product in piece]
         changed = await transaction.bulk(with_rows("product_add", rows, UNION))
         assert changed == len(piece)  # their rows were found above and are never deleted
+        notices += await _stock_notices(transaction, dict(piece))
+    return notices
+
+
+async def _stock_notices(
+    transaction: Transaction, changes: Mapping[int, ProductChange]
+) -> list[Notice]:
+    """The rows are ours until the commit, so what they had before is known."""
+    changed = [product_id for product_id, change in changes.items() if change.available]
+    if not changed:
+        return []
+    sql = placeholders("product_available", len(changed))
+    return [
+        notice
+        for product_id, after, low_stock in await transaction.rows(sql, changed)
+        for notice in stock_notices(
+            product_id,
+            before=after - changes[product_id].available,
+            after=after,
+            low_stock=low_stock,
+        )
+    ]
 
 
 async def _change_layout(transaction: Transaction, product_id: int, layout: NewLayout) -> None:

@@ -79,7 +79,8 @@ class Layouts:
         An operator's count is remembered and used by the next load, too; 0 leaves the count to the
         demand from now on and changes nothing else. Other causes change no product that has a count of
         an operator. LedgerConflictError STATUS_CHANGING while it is loaded or closed, LAYOUT_CHANGING
-        while it is on its way to another count; UnknownProductError.
+        while it is on its way to another count, LIMIT_FIXES_SHARDS if it is on sale with a limit per
+        user; UnknownProductError.
         """
         assert is_shard_count(shards, partitions) or (shards == 0 and cause is Cause.OPERATOR)
 
@@ -171,6 +172,7 @@ async def _aim(transaction: Transaction, row: ProductRow, shards: int, cause: Ca
     )
     if given_up:
         return Aim(given_up[0], in_force=False)
+    _require_no_limit(row)
     version = max(row.layout_version, last.version + 1 if last else 0) + 1
     values = (row.product_id, version, shards, cause.value)
     await transaction.execute(statement("layout_change_insert"), values)
@@ -192,6 +194,16 @@ async def _found(transaction: Transaction, name: str, *values: int) -> LayoutCha
 
 def _change(product_id: int, version: int, shards: int, cause: str, state: str) -> LayoutChange:
     return LayoutChange(product_id, version, shards, Cause(cause), ChangeState(state))
+
+
+def _require_no_limit(row: ProductRow) -> None:
+    """What a user has of a product is counted where the user's home is: it must not move."""
+    if row.max_per_user:
+        raise LedgerConflictError(
+            Conflict.LIMIT_FIXES_SHARDS,
+            f"product {row.product_id} is on sale: "
+            "a product with a limit per user changes its shard count while it is closed",
+        )
 
 
 def _require_settled(row: ProductRow) -> None:

@@ -11,6 +11,7 @@ from ledger.errors import (
     LedgerConflictError,
     UnknownProductError,
 )
+from ledger.service_events import publish, stock_notices
 from ledger.statements import statement
 from sharding.outcomes import State
 from sharding.placement import Layout
@@ -24,6 +25,16 @@ class JournalKind(StrEnum):
     RESTOCK = "restock"
     REMOVE = "remove"
     LAYOUT = "layout"
+    RESERVE = "reserve"
+    """Units are held for an order."""
+    CONFIRM = "confirm"
+    """Held units were sold."""
+    RELEASE = "release"
+    """Held units came back; the remark says why."""
+    REFUND = "refund"
+    """An order was confirmed too late and its units are gone. Moves none."""
+    FORCE_RELEASE = "force_release"
+    """Somebody had an order released; the remark says who and why. Moves no units."""
 
 
 class JournalType(IntEnum):
@@ -37,6 +48,8 @@ class JournalType(IntEnum):
     RESTOCK = 6
     REMOVE = 7
     LAYOUT = 8
+    REFUND = 9
+    FORCE_RELEASE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +101,7 @@ class ProductRow:
             buffer=self.buffer_stock,
             sold_before=self.sold_before,
             former_shards=tuple(map(int, self.former_shards.split())),
+            max_per_user=self.max_per_user,
         )
 
 
@@ -300,6 +314,7 @@ class Products:
             values = (product_id, request_id, kind.value, type_.value, signed, reason)
             await transaction.execute(statement("adjustment_insert"), values)
             await transaction.execute(statement("product_adjust"), (signed, signed, product_id))
+            await _tell_of_units(transaction, row, signed)
             return Adjustment(kind, quantity, replayed=False)
 
         try:
@@ -365,6 +380,16 @@ async def _adjustment(
 ) -> Adjustment | None:
     row = await transaction.row(statement("adjustment_find"), (product_id, request_id))
     return Adjustment(JournalKind(row[0]), abs(row[1]), replayed=True) if row else None
+
+
+async def _tell_of_units(transaction: Transaction, before: ProductRow, change: int) -> None:
+    notices = stock_notices(
+        before.product_id,
+        before=before.available_stock,
+        after=before.available_stock + change,
+        low_stock=before.low_stock,
+    )
+    await publish(transaction, list(notices))
 
 
 def _require(row: ProductRow, status: State, conflict: Conflict) -> None:

@@ -38,8 +38,9 @@ CREATE TABLE product_inventory (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The journal: one row per operation. type: 1 reserve, 2 confirm, 3 release, 4 rollback, 5 deduct,
--- 6 restock, 7 remove, 8 layout. quantity is negative where units left the available stock. partition_id and the
--- event id say which stream entry told of it; NULL and 0: it did not come by a stream.
+-- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release. quantity is negative where units left the
+-- available stock, or the held ones for the sold ones. partition_id and the event id say which stream entry
+-- told of it; NULL and 0: it did not come by a stream.
 CREATE TABLE inventory_log (
     id               BIGINT       NOT NULL AUTO_INCREMENT,
     product_id       BIGINT       NOT NULL,
@@ -231,4 +232,45 @@ CREATE TABLE product_demand (
     update_time    DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     PRIMARY KEY (product_id, server),
     KEY by_age (update_time)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Units that orders hold, shard by shard, as far as the streams have been applied: a row lasts as long as
+-- its hold. create_time is the live stock's. With orders, the journal has type 9 refund (an order that was
+-- confirmed too late and whose units are gone) and 10 force_release (who had an order released, and why);
+-- both move no units.
+CREATE TABLE hold (
+    id           BIGINT      NOT NULL AUTO_INCREMENT,
+    product_id   BIGINT      NOT NULL,
+    partition_id SMALLINT    NOT NULL,
+    request_id   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    order_id     BIGINT      NOT NULL,
+    user_id      BIGINT      NOT NULL,
+    quantity     BIGINT      NOT NULL,
+    create_time  DATETIME(3) NOT NULL,
+    PRIMARY KEY (id),
+    UNIQUE KEY once (product_id, request_id, partition_id),
+    KEY by_product (product_id, id),
+    KEY by_user (user_id, id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What callers are told of, for some days. Ids are in the order of the commits.
+CREATE TABLE service_event (
+    id          BIGINT      NOT NULL,
+    kind        VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    product_id  BIGINT      NOT NULL,
+    order_id    BIGINT      NOT NULL DEFAULT 0,
+    user_id     BIGINT      NOT NULL DEFAULT 0,
+    available   BIGINT      NOT NULL DEFAULT 0,
+    create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    KEY by_age (create_time)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- One row, made by the first event: the highest id in service_event. A transaction that tells of something
+-- holds it until it has committed, or ids would be visible in another order than they were given out.
+CREATE TABLE event_sequence (
+    id      TINYINT NOT NULL,
+    last_id BIGINT  NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT event_sequence_is_one CHECK (id = 1)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -20,7 +20,8 @@ ANSWER_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class AdminService:
-    """One method for each call of the contract that this version has, by its name in snake_case."""
+    """One method for each call of the contract that this version has, by its name in snake_case;
+    those on holds are in server/holds.py."""
 
     products: Products
     lifecycle: Lifecycle
@@ -140,7 +141,7 @@ def _check_product(request: messages.PutProductRequest, partitions: int) -> None
         validation.between("buffer_percent", request.buffer_percent, 0, 100),
         _shard_count(request.shards, partitions),
         validation.at_least("low_stock", request.low_stock, 0),
-        _no_user_limit(request.max_per_user),
+        validation.at_least("max_per_user", request.max_per_user, 0),
     )
 
 
@@ -148,17 +149,6 @@ def _shard_count(shards: int, partitions: int) -> Violation | None:
     if shards == 0 or is_shard_count(shards, partitions):
         return None
     return Violation("shards", "INVALID_SHARDS", f"must be 0 or a divisor of {partitions}")
-
-
-def _no_user_limit(max_per_user: int) -> Violation | None:
-    """A limit that nobody enforces would be a promise broken at the first sale."""
-    if max_per_user == 0:
-        return None
-    return Violation(
-        "max_per_user",
-        "USER_LIMIT_UNSUPPORTED",
-        "must be 0: this version of the service does not enforce limits per user",
-    )
 
 
 def _settings(request: messages.PutProductRequest) -> ProductSettings:

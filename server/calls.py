@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
@@ -37,6 +37,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
 """Takes a message, or a reader of them; returns a message, its bytes, or None where it streams."""
 
+ON_THE_WAY_S = 0.1
+"""A caller's deadline passes before the same one does here, by the time that the call was on its way."""
+
 _ATTEMPTS_BEFORE = "grpc-previous-rpc-attempts"
 _ATTEMPT_OF_ENVOY = "x-envoy-attempt-count"
 
@@ -61,13 +64,13 @@ class Calls(grpc.GenericRpcHandler):
         for method in service.methods:
             self._add(method, _starting)
 
-    def serve(self, service: ServiceDescriptor, implementation: object) -> None:
-        """Answer a service's methods by the implementation's, named in snake_case.
+    def serve(self, service: ServiceDescriptor, *implementations: object) -> None:
+        """Answer a service's methods by the implementations' own, named in snake_case.
 
-        What it does not have is answered UNIMPLEMENTED.
+        What none of them has is answered UNIMPLEMENTED.
         """
         for method in service.methods:
-            self._add(method, getattr(implementation, _snake_case(method.name), _unimplemented))
+            self._add(method, _behaviour(implementations, _snake_case(method.name)))
 
     def _add(self, method: MethodDescriptor, behaviour: Behaviour) -> None:
         service = method.containing_service.full_name
@@ -138,7 +141,7 @@ async def _end(context: Context, refusal: RefusedError) -> NoReturn:
 
 def _why_the_caller_left(context: Context) -> StatusCode:
     left_s = remaining_s(context)
-    if left_s is not None and left_s <= 0:
+    if left_s is not None and left_s <= ON_THE_WAY_S:
         return StatusCode.DEADLINE_EXCEEDED
     return StatusCode.CANCELLED
 
@@ -182,6 +185,11 @@ def _handler(
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(unary, response_serializer=_serialized)
     return grpc.unary_unary_rpc_method_handler(unary, response_serializer=_serialized)
+
+
+def _behaviour(implementations: Sequence[object], name: str) -> Behaviour:
+    found = (getattr(each, name) for each in implementations if hasattr(each, name))
+    return next(found, _unimplemented)
 
 
 def _parser(message: type[Message]) -> Callable[[bytes], Message]:

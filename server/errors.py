@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
@@ -38,21 +38,47 @@ CODES: Final[Mapping[Outcome, StatusCode]] = {
     Outcome.USER_LIMIT: StatusCode.FAILED_PRECONDITION,
     Outcome.OVERLOADED: StatusCode.RESOURCE_EXHAUSTED,
     Outcome.UNAVAILABLE: StatusCode.UNAVAILABLE,
+    # Of orders, in the calls of which they are no value; see server/orders.py.
+    Outcome.HELD: StatusCode.FAILED_PRECONDITION,
+    Outcome.CONFIRMED: StatusCode.FAILED_PRECONDITION,
+    Outcome.RELEASED: StatusCode.FAILED_PRECONDITION,
+    Outcome.EXPIRED: StatusCode.FAILED_PRECONDITION,
+    Outcome.RETAKEN: StatusCode.FAILED_PRECONDITION,
+    Outcome.REFUND_REQUIRED: StatusCode.FAILED_PRECONDITION,
+    Outcome.UNKNOWN_ORDER: StatusCode.NOT_FOUND,
 }
 
 _MESSAGES: Final[Mapping[Outcome, str]] = {
     Outcome.INSUFFICIENT_STOCK: "fewer units are available",
     Outcome.UNKNOWN_PRODUCT: "the product was never loaded",
     Outcome.FROZEN: "the product is not on sale",
-    Outcome.REQUEST_MISMATCH: "this request_id was used for another quantity, user or kind of call",
+    Outcome.REQUEST_MISMATCH: "this id was used for another quantity, user or kind of call",
     Outcome.INVALID: "a field is out of its bounds",
     Outcome.USER_LIMIT: "the user has as many units as the product allows",
     Outcome.OVERLOADED: "more work is queued than the service takes on",
     Outcome.UNAVAILABLE: "the service cannot do this now",
+    Outcome.HELD: "the order's units are held",
+    Outcome.CONFIRMED: "the order is confirmed: its units are sold",
+    Outcome.RELEASED: "the order was released",
+    Outcome.EXPIRED: "the order's time was over",
+    Outcome.RETAKEN: "the order is confirmed: its units are sold",
+    Outcome.REFUND_REQUIRED: "the order was confirmed too late and its units are gone",
+    Outcome.UNKNOWN_ORDER: "nobody has heard of this order",
 }
+
+_OUTCOME_REASONS: Final[Mapping[Outcome, str]] = {
+    Outcome.HELD: "ORDER_HELD",
+    Outcome.CONFIRMED: "ORDER_CONFIRMED",
+    Outcome.RELEASED: "ORDER_RELEASED",
+    Outcome.EXPIRED: "ORDER_EXPIRED",
+    Outcome.RETAKEN: "ORDER_CONFIRMED",
+}
+"""Where the outcome's own name is not the reason."""
 
 _REASON_MESSAGES: Final[Mapping[Reason, str]] = {
     Reason.RESOLVED_NEVER: "this is a late copy of a request that was resolved: it takes nothing, ever",
+    Reason.ORDER_PENDING: "the order's lines are being held just now",
+    Reason.ORDER_AMBIGUOUS: "several orders have this id; name a product of the one that is meant",
 }
 """Where the outcome's message would mislead."""
 
@@ -83,6 +109,16 @@ class Violation:
     description: str
 
 
+_VIOLATIONS: Final[Mapping[Reason, Violation]] = {
+    reason: Violation(field, reason.value, description)
+    for reason, field, description in (
+        (Reason.USER_REQUIRED, "user_id", "must be set: a product has a limit per user"),
+        (Reason.TTL_TOO_LONG, "ttl_s", "must be shorter than what is remembered of the order"),
+    )
+}
+"""Bounds that only the live stock knows."""
+
+
 class RefusedError(Exception):
     """A call that ends with a status. Everything in it is meant for the caller's eyes."""
 
@@ -101,18 +137,33 @@ class RefusedError(Exception):
         self.violations = violations
 
 
+class Answered(Protocol):
+    """What a request or a call on an order came to."""
+
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def reason(self) -> Reason: ...
+
+
 def public_reason(reason: Reason) -> str:
     """A reason in the words of the contract."""
     return _PUBLIC_REASONS.get(reason, reason).value
 
 
-def refused(answer: Answer) -> RefusedError:
+def refused(answer: Answered) -> RefusedError:
     """The status for an answer that is no value in a unary call."""
-    reason = public_reason(answer.reason) or answer.outcome.value.upper()
-    message = _REASON_MESSAGES.get(answer.reason) or _MESSAGES[answer.outcome]
+    reason = public_reason(answer.reason) or _reason_of(answer.outcome)
     if reason == Reason.OUTCOME_UNKNOWN:
         return unknown_outcome()
+    if answer.reason in _VIOLATIONS:
+        return invalid(_VIOLATIONS[answer.reason])
+    message = _REASON_MESSAGES.get(answer.reason) or _MESSAGES[answer.outcome]
     return RefusedError(CODES[answer.outcome], reason, message)
+
+
+def _reason_of(outcome: Outcome) -> str:
+    return _OUTCOME_REASONS.get(outcome) or outcome.value.upper()
 
 
 def invalid(*violations: Violation) -> RefusedError:

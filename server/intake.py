@@ -1,25 +1,30 @@
-"""Deductions on their way to the live stock: how many at most, and what became of them."""
+"""Work on its way to the live stock: how much at most, and what became of it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 
 from server.errors import overloaded
 from server.metrics import Metrics
-from sharding.outcomes import Answer, Deduction
+from sharding.orders import OrderAnswer
+from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.stock import Stock
+from sharding.tasks import Tasks
 
 Answers = asyncio.Future[list[Answer]]
+_FULL = OrderAnswer(Outcome.OVERLOADED, reason=Reason.QUEUE_FULL)
 
 
 class Intake:
-    """Hands deductions to the stock while fewer than `items_max` are unanswered."""
+    """Hands deductions to the stock and runs calls on orders while fewer than `items_max` items are
+    unanswered: a deduction is one item, an order as many as the lines that are taken for it."""
 
     def __init__(self, stock: Stock, metrics: Metrics, *, items_max: int) -> None:
         self._stock = stock
         self._metrics = metrics
         self._items_max = items_max
         self._items = 0
+        self._orders = Tasks()
 
     def submit(self, deductions: Sequence[Deduction]) -> Answers:
         """The answers to come, in order; RefusedError if too much is unanswered.
@@ -33,6 +38,34 @@ class Intake:
         answers = self._stock.deduct(deductions)
         answers.add_done_callback(partial(self._answered, items))
         return asyncio.shield(answers)
+
+    async def order(
+        self, call: str, work: Coroutine[object, object, OrderAnswer], *, items: int = 1
+    ) -> OrderAnswer:
+        """What a call on an order comes to; OVERLOADED if too much is unanswered.
+
+        Whoever awaits it may be cancelled: the work goes on, keeps its place, is counted.
+        """
+        if self._items + items > self._items_max:
+            work.close()
+            self._metrics.order(call, _FULL)
+            return _FULL
+        self._count(items)
+        return await self._orders.whole(self._ordered(call, work, items), call)
+
+    async def drain(self) -> None:
+        """Return once every call on an order that was begun has ended."""
+        await self._orders.drain()
+
+    async def _ordered(
+        self, call: str, work: Coroutine[object, object, OrderAnswer], items: int
+    ) -> OrderAnswer:
+        try:
+            answer = await work
+        finally:
+            self._count(-items)
+        self._metrics.order(call, answer)
+        return answer
 
     def _answered(self, items: int, answers: Answers) -> None:
         self._count(-items)

@@ -12,6 +12,7 @@ from prometheus_client import (
     Histogram,
 )
 
+from sharding.orders import OrderAnswer
 from sharding.outcomes import Answer, Outcome
 
 _DURATION_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -82,6 +83,12 @@ class Metrics:
             "Deductions that repeated an earlier request and got its answer.",
             registry=registry,
         )
+        self._orders = Counter(
+            "inventory_orders_total",
+            "Answers to calls on orders, by call and outcome; replays count under what they repeat.",
+            ("call", "outcome"),
+            registry=registry,
+        )
         self._batch_items = Histogram(
             "inventory_batch_items",
             "Items of one batch, or of one batch on a stream.",
@@ -90,7 +97,7 @@ class Metrics:
         )
         self.queued_items = Gauge(
             "inventory_queued_items",
-            "Deductions that were handed to the live stock and are not answered.",
+            "Deductions and lines of orders that the live stock works on and has not answered.",
             registry=registry,
         )
         self.streams = Gauge("inventory_streams", "Streams that are open.", registry=registry)
@@ -119,6 +126,10 @@ class Metrics:
     def invalid(self, items: int) -> None:
         """Items were refused before they reached the stock."""
         self._deductions[Outcome.INVALID].inc(items)
+
+    def order(self, call: str, answer: OrderAnswer) -> None:
+        """A call on an order was answered."""
+        self._orders.labels(call, answer.outcome.value).inc()
 
     def answers(self, answers: Sequence[Answer]) -> None:
         """Deductions were answered; 0.06 µs each."""

@@ -27,6 +27,8 @@ from ledger.database import Database
 from ledger.dead_letters import DeadLetters
 from ledger.demand import Demand
 from ledger.errors import LedgerError, PartitionsDifferError, SchemaError
+from ledger.events_feed import EventsFeed
+from ledger.holds import Holds
 from ledger.layouts import Layouts
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import require_schema
@@ -34,11 +36,14 @@ from ledger.products import Products
 from server.admin import AdminService
 from server.calls import Calls
 from server.demand import DemandReporter
+from server.events import EventService, Tail
+from server.holds import HoldService
 from server.intake import Intake
 from server.lifecycle import Lifecycle
 from server.listener import ADMIN, INVENTORY, SERVICES, grpc_server, listen
 from server.logs import configure_logs
 from server.metrics import Metrics
+from server.orders import OrderService
 from server.overview import Overview
 from server.readiness import Readiness
 from server.resharding import Resharding
@@ -52,6 +57,7 @@ from server.wire import ResultEncoder
 from sharding.cluster import Cluster
 from sharding.errors import PartitionCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
+from sharding.ordering import Orders
 from sharding.partitions import Partitions
 from sharding.settings import parse_address
 from sharding.stock import Stock
@@ -219,16 +225,18 @@ class Process:
         if cluster is None:
             return
         stock = Stock(cluster, self._stock_metrics)
+        intake = Intake(stock, self._metrics, items_max=self._settings.queued_items_max)
+        orders = Orders(stock, cluster, grace_s=self._settings.confirm_grace_s)
         try:
             await self._ledger_asked.wait()
-            overview = self._open(cluster, stock)
+            overview = self._open(cluster, stock, intake, orders)
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._watch(overview), name="watch")
                 loops.create_task(self._reporter(stock).run(self._ended), name="demand")
         except* PartitionCountError as wrong:
             self._setup_failed(wrong.exceptions[0])
         finally:
-            await _drain(stock, self._log)
+            await _drain(intake, orders, stock, self._log)
             await cluster.close()
 
     async def _connected(self) -> Cluster | None:
@@ -242,7 +250,7 @@ class Process:
             await asyncio.sleep(LOOK_S)
         return None
 
-    def _open(self, cluster: Cluster, stock: Stock) -> Overview:
+    def _open(self, cluster: Cluster, stock: Stock, intake: Intake, orders: Orders) -> Overview:
         products = Products(self._database)
         overview = Overview(
             cluster,
@@ -250,14 +258,24 @@ class Process:
             Checkpoints(self._database),
             self._database,
         )
-        self._calls.serve(INVENTORY, self._inventory(stock, products))
-        self._calls.serve(ADMIN, self._admin(stock, products, overview))
+        grace_s = self._settings.confirm_grace_s
+        self._calls.serve(
+            INVENTORY,
+            self._inventory(stock, products, intake),
+            OrderService(orders, intake, grace_s, self._log),
+            self._events(),
+        )
+        self._calls.serve(
+            ADMIN,
+            self._admin(stock, products, overview),
+            HoldService(Holds(self._database), orders, intake, grace_s),
+        )
         self._settled.set()
         return overview
 
-    def _inventory(self, stock: Stock, products: Products) -> InventoryService:
+    def _inventory(self, stock: Stock, products: Products, intake: Intake) -> InventoryService:
         return InventoryService(
-            intake=Intake(stock, self._metrics, items_max=self._settings.queued_items_max),
+            intake=intake,
             reader=StockReader(stock, products),
             resolver=Resolver(stock, products),
             lives=self._lives,
@@ -265,6 +283,10 @@ class Process:
             batches_max=self._settings.stream_batches_max,
             encoder=ResultEncoder(),
         )
+
+    def _events(self) -> EventService:
+        feed = EventsFeed(self._database)
+        return EventService(feed, Tail(feed), self._lives)
 
     def _admin(self, stock: Stock, products: Products, overview: Overview) -> AdminService:
         settings = self._settings
@@ -311,9 +333,12 @@ class Process:
         await self._server.stop(self._settings.drain_s_max)
 
 
-async def _drain(stock: Stock, log: FilteringBoundLogger) -> None:
+async def _drain(intake: Intake, orders: Orders, stock: Stock, log: FilteringBoundLogger) -> None:
+    """What stands on another is drained before it."""
     try:
         async with asyncio.timeout(STOCK_DRAIN_S):
+            await intake.drain()
+            await orders.drain()
             await stock.drain()
     except TimeoutError:
         log.warning("work_left", detail="some requests were sent to Redis and not answered")

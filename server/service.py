@@ -15,7 +15,7 @@ from server.intake import Answers, Intake
 from server.metrics import Metrics
 from server.resolving import Resolver
 from server.stocks import StockReader
-from server.streams import ENDING_METADATA, Answer, Ending, Lives, Pipeline
+from server.streams import Answer, Lives, Pipeline, explain
 from server.wire import OUTCOMES, ResultEncoder
 from sharding.outcomes import Outcome, Resolution
 
@@ -30,7 +30,8 @@ _RESOLUTIONS: Mapping[Resolution, messages.ResolveRequestResponse.Resolution.Val
 
 @dataclass(frozen=True, slots=True)
 class InventoryService:
-    """One method for each call of the contract, by its name in snake_case."""
+    """One method for each call of the contract, by its name in snake_case; those on orders are in
+    server/orders.py, events in server/events.py."""
 
     intake: Intake
     reader: StockReader
@@ -72,7 +73,7 @@ class InventoryService:
             return self._submit(request.items, resent=resent)
 
         pipeline = Pipeline(self.lives, read, context.write, batches_max=self.batches_max)
-        _explain(context, await pipeline.run())
+        explain(context, await pipeline.run())
 
     async def resolve_request(
         self, request: messages.ResolveRequestRequest, _context: Context
@@ -119,7 +120,7 @@ class InventoryService:
                     await context.write(messages.WatchStockResponse(stock=stock))
                     sent = stock
                 await asyncio.sleep(interval_s)
-        _explain(context, life.ending)
+        explain(context, life.ending)
 
     def _submit(self, items: Sequence[validation.DeductionFields], *, resent: bool) -> Answer:
         """Hand a batch to the stock now; the answer waits for it."""
@@ -132,9 +133,3 @@ class InventoryService:
 
     async def _encoded(self, answers: Answers | None, invalid: Mapping[int, str]) -> bytes:
         return self.encoder.results(await answers if answers else [], invalid)
-
-
-def _explain(context: Context, ending: Ending | None) -> None:
-    """Say why a stream ends that the caller did not end; what had no answer was not done."""
-    if ending:
-        context.set_trailing_metadata(((ENDING_METADATA, ending.value),))

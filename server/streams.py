@@ -6,6 +6,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
+from server.calls import Context
 from server.errors import RefusedError, overloaded, unknown_outcome
 from server.metrics import Metrics
 
@@ -25,6 +26,12 @@ class Ending(StrEnum):
 ENDING_METADATA = "inventory-stream-end"
 STALLED_S = 30
 """How long the answers of a stream that has ended may wait for a caller who does not read."""
+
+
+def explain(context: Context, ending: Ending | None) -> None:
+    """Say why a stream ends that the caller did not end; what had no answer was not done."""
+    if ending:
+        context.set_trailing_metadata(((ENDING_METADATA, ending.value),))
 
 
 class Lives:

@@ -1,10 +1,11 @@
 """Bounds of what callers may send. Pure: values in, violations out; knows no protobuf."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from server.errors import Violation, invalid
+from sharding.orders import HOLD_S, HOLD_S_MAX, LINES_MAX, Line, canonical
 from sharding.outcomes import Deduction
 from sharding.quantities import (
     ADJUSTMENT_MAX,
@@ -23,6 +24,9 @@ WATCH_INTERVAL_MS_MIN = 100
 WATCH_INTERVAL_MS_MAX = 60_000
 WATCH_INTERVAL_MS_DEFAULT = 1_000
 BUFFER_PERCENT_DEFAULT = 5
+ORDERS_MAX = 500
+ACTOR_CHARS_MAX = 64
+CURSOR_MAX = 2**63 - 1
 
 _is_request_id = re.compile(rf"[!-~]{{1,{REQUEST_ID_CHARS_MAX}}}").fullmatch
 _new_tuple = tuple.__new__
@@ -43,6 +47,47 @@ class DeductionFields(Protocol):
     def user_id(self) -> int: ...
     @property
     def attempt(self) -> int: ...
+
+
+class LineFields(Protocol):
+    """What an OrderLine of the contract looks like."""
+
+    @property
+    def product_id(self) -> int: ...
+    @property
+    def quantity(self) -> int: ...
+
+
+class OrderFields(Protocol):
+    """What ReserveRequest and DeductOrderRequest have in common."""
+
+    @property
+    def order_id(self) -> int: ...
+    @property
+    def user_id(self) -> int: ...
+    @property
+    def lines(self) -> Sequence[LineFields]: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+class NamedOrder(Protocol):
+    """What a call looks like that concerns an order made earlier."""
+
+    @property
+    def order_id(self) -> int: ...
+    @property
+    def product_id(self) -> int: ...
+
+
+class WantedOrder(NamedTuple):
+    """An order whose lines are to be held or sold."""
+
+    order_id: int
+    user_id: int
+    lines: tuple[Line, ...]
+    """By product, each product once."""
+    attempt: int
 
 
 class Batch(NamedTuple):
@@ -110,6 +155,7 @@ def deduction(item: DeductionFields, *, resent: bool) -> Deduction:
 
 def violations(wanted: Deduction) -> list[Violation]:
     """What is wrong with a request, in the order of its fields; the first names an item's reason."""
+    assert isinstance(wanted.order_id, int)  # a caller's own request is no line of an order
     found = (
         request_id(wanted.request_id),
         at_least("product_id", wanted.product_id, 1),
@@ -129,6 +175,76 @@ def adjustment(*, name: str, product_id: int, quantity: int, why: str) -> None:
         between("quantity", quantity, 1, ADJUSTMENT_MAX),
         text("reason", why, REASON_CHARS_MAX),
     )
+
+
+def order(item: OrderFields, *, resent: bool, also: Violation | None = None) -> WantedOrder:
+    """An order to hold or to sell; RefusedError with all violations, `also` among them."""
+    check(
+        at_least("order_id", item.order_id, 1),
+        at_least("user_id", item.user_id, 0),
+        between("lines", len(item.lines), 1, LINES_MAX),
+        *_line_violations(item.lines[:LINES_MAX]),
+        at_least("attempt", item.attempt, 0),
+        also,
+    )
+    lines = canonical([Line(line.product_id, line.quantity) for line in item.lines])
+    check(*(_sum_violation(line) for line in lines))
+    attempt = 2 if resent and item.attempt == 1 else item.attempt
+    return WantedOrder(item.order_id, item.user_id, lines, attempt)
+
+
+def ttl(value: int) -> Violation | None:
+    """How long units are held; 0: the service's default."""
+    return between("ttl_s", value, 0, HOLD_S_MAX)
+
+
+def ttl_s(value: int) -> int:
+    """The time meant by a ttl_s field that is within its bounds."""
+    return value or HOLD_S
+
+
+def named_order(item: NamedOrder, *also: Violation | None) -> None:
+    """A call that names an order and perhaps one of its products."""
+    check(
+        at_least("order_id", item.order_id, 1),
+        at_least("product_id", item.product_id, 0),
+        *also,
+    )
+
+
+def extension(value: int) -> Violation | None:
+    """How long from now on units are to be held."""
+    return between("ttl_s", value, 1, HOLD_S_MAX)
+
+
+def orders(items: Sequence[object]) -> None:
+    """A batch of orders, 1 to 500."""
+    check(between("items", len(items), 1, ORDERS_MAX))
+
+
+def cursor(value: str) -> int | None:
+    """The event after which a watch goes on; None: from now on. RefusedError if it is malformed."""
+    if not value:
+        return None
+    is_number = value.isascii() and value.isdigit() and len(value) <= len(str(CURSOR_MAX))
+    if not is_number or int(value) > CURSOR_MAX:
+        check(_violation("cursor", "must be empty, 0, or a cursor that WatchEvents sent"))
+    return int(value)
+
+
+def watched(*, kinds: Sequence[int], known: Collection[int], product_ids: Sequence[int]) -> None:
+    """What events are to be told of; empty: all."""
+    check(
+        *(_one_of(f"kinds[{i}]", kind, known) for i, kind in enumerate(kinds)),
+        between("product_ids", len(product_ids), 0, PRODUCTS_MAX),
+        *(at_least(f"product_ids[{i}]", each, 1) for i, each in enumerate(product_ids)),
+    )
+
+
+def why_and_who(*, reason: str, actor: str) -> Iterator[Violation | None]:
+    """What the journal is told of an operator's decision; neither may be empty."""
+    yield _some_text("reason", reason, REASON_CHARS_MAX)
+    yield _some_text("actor", actor, ACTOR_CHARS_MAX)
 
 
 def product_ids(values: Sequence[int]) -> None:
@@ -192,6 +308,29 @@ def between(field: str, value: int, minimum: int, maximum: int) -> Violation | N
     if minimum <= value <= maximum:
         return None
     return _violation(field, f"must be {minimum:,} to {maximum:,}")
+
+
+def _line_violations(lines: Sequence[LineFields]) -> Iterator[Violation | None]:
+    for index, line in enumerate(lines):
+        yield at_least(f"lines[{index}].product_id", line.product_id, 1)
+        yield between(f"lines[{index}].quantity", line.quantity, 1, QUANTITY_MAX)
+
+
+def _sum_violation(line: Line) -> Violation | None:
+    if line.quantity <= QUANTITY_MAX:
+        return None
+    description = f"must ask for {QUANTITY_MAX:,} units of product {line.product_id} at most"
+    return _violation("lines", description)
+
+
+def _one_of(field: str, value: int, known: Collection[int]) -> Violation | None:
+    return None if value in known else _violation(field, "must be a kind of the contract")
+
+
+def _some_text(field: str, value: str, chars_max: int) -> Violation | None:
+    if value.strip():
+        return text(field, value, chars_max)
+    return _violation(field, f"must be 1 to {chars_max} printable characters")
 
 
 def _violation(field: str, description: str) -> Violation:

@@ -54,7 +54,7 @@ class ResultEncoder:
         known = self._heads
         parts: list[bytes] = []
         for answer in answers:
-            outcome, replayed, shard, available, reason = answer
+            outcome, replayed, shard, available, reason, _ = answer
             if available:
                 if available < _SPAN:
                     count = _SHORT[available]

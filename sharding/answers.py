@@ -8,6 +8,8 @@ from sharding.shards import Served
 
 _DEDUCTED = ord(Status.DEDUCTED)
 _REPLAYED = ord(Status.REPLAYED)
+_HELD = ord(Status.HELD)
+_TAKEN = frozenset((_DEDUCTED, _HELD))
 _STOPPED = {
     State.LOADING: Reason.PRODUCT_LOADING,
     State.OPEN: Reason.PRODUCT_FROZEN,
@@ -22,6 +24,7 @@ _PLAIN = {
     ord(Status.BARRED): Answer(Outcome.UNAVAILABLE, reason=Reason.NOT_EXECUTED),
     ord(Status.REFUSED): Answer(Outcome.INSUFFICIENT_STOCK),
     ord(Status.STALE): Answer(Outcome.UNAVAILABLE, reason=Reason.LAYOUT_CHANGING),
+    ord(Status.USER_LIMIT): Answer(Outcome.USER_LIMIT),
     ord(Status.OVERLOADED): Answer(Outcome.OVERLOADED, reason=Reason.RECORDS_FULL),
     ord(Status.INSUFFICIENT): Answer(Outcome.INSUFFICIENT_STOCK),
 }
@@ -44,7 +47,27 @@ def answers(requests: Sequence[Deduction], served: Served, *, shard: int) -> lis
     for request, status in zip(requests, served.statuses, strict=True):
         if status == _DEDUCTED:
             left -= request[2]
-            result.append(Answer(Outcome.DEDUCTED, replayed=False, shard=shard, available=left))
+            place = served.partition if type(request[4]) is str else shard
+            result.append(
+                Answer(
+                    Outcome.DEDUCTED,
+                    replayed=False,
+                    shard=place,
+                    available=left,
+                    at_ms=served.at_ms,
+                )
+            )
+        elif status == _HELD:
+            left -= request[2]
+            result.append(
+                Answer(
+                    Outcome.HELD,
+                    replayed=False,
+                    shard=served.partition,
+                    available=left,
+                    at_ms=served.at_ms,
+                )
+            )
         elif status == _REPLAYED:
             result.append(_first(next(firsts)))
         else:
@@ -62,9 +85,7 @@ _FROZEN_PLAIN = {state: {**_PLAIN, ord(Status.FROZEN): answer} for state, answer
 
 def _units_sold(requests: Sequence[Deduction], statuses: bytes) -> int:
     return sum(
-        request[2]
-        for request, status in zip(requests, statuses, strict=True)
-        if status == _DEDUCTED
+        request[2] for request, status in zip(requests, statuses, strict=True) if status in _TAKEN
     )
 
 

@@ -29,6 +29,7 @@ class Product:
             context.metrics,
             context.tasks,
             partitions=context.cluster.settings.partitions,
+            by_user=listing.max_per_user > 0,
         )
         self.homes = [
             Home(self.shards, shard, self.lookups, self.shortage, context)

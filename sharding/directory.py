@@ -32,6 +32,7 @@ class Listing:
         "given_up",
         "is_copy",
         "layout",
+        "max_per_user",
         "next_shards",
         "next_version",
         "since_s",
@@ -42,7 +43,7 @@ class Listing:
         self.is_copy = False
         self.layout = Layout(int(fields[b"layout"]), int(fields[b"shards"]))
         self.former = tuple(int(count) for count in fields[b"former"].split())
-        # A product that version 0.1 loaded has none of the three fields with a default.
+        # A product that an earlier version loaded may lack the fields with a default.
         self.earlier = tuple(int(count) for count in fields.get(b"earlier", b"").split())
         self.next_version = int(fields.get(b"next_layout", b"0"))
         self.next_shards = int(fields.get(b"next_shards", b"1"))
@@ -50,6 +51,7 @@ class Listing:
         self.epoch = int(fields[b"epoch"])
         self.buffer = int(fields[b"buffer"])
         self.sold_before = int(fields[b"sold_before"])
+        self.max_per_user = int(fields.get(b"max_per_user", b"0"))
         self.since_s = int(fields.get(b"since_ms", b"0")) / 1_000
         counts = (self.layout.shards, *self.former, *self.earlier)
         if not all(is_shard_count(count, partitions) for count in counts):
@@ -66,6 +68,7 @@ class Listing:
             ("buffer", str(self.buffer)),
             ("sold_before", str(self.sold_before)),
             ("since_ms", str(round(self.since_s * 1_000))),
+            ("max_per_user", str(self.max_per_user)),
             ("next_layout", "0"),
         ]
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 
 from msgpack import UnpackException, unpackb
 
+from sharding.orders import OrderState
 from sharding.quantities import (
     ADJUSTMENT_MAX,
     QUANTITY_MAX,
@@ -35,6 +36,13 @@ _REQUEST_ID = re.compile(f"[!-~]{{1,{REQUEST_ID_CHARS_MAX}}}")
 """Printable ASCII without spaces: the ledger's key would take `a` and `a ` for the same."""
 
 
+HOLD_ID = re.compile("(?:order|retake) ([0-9]{1,19}) [0-9]{1,19}")
+"""How orders name their requests: no caller's own id has a space."""
+ORDERS_CHARS_MAX = 1 << 20
+_END = re.compile(
+    "((?:order|retake) ([0-9]{1,19}) [0-9]{1,19}):([CREAKF]):([0-9]{1,7}):([0-9]{1,19})"
+)
+_DECISION = re.compile("([0-9]{1,19}):([PHCREAKTF]):([0-9]{1,19})")
 _EVENT_ID = re.compile("[0-9]{1,19}-[0-9]{1,19}")
 
 
@@ -69,6 +77,8 @@ class Kind(StrEnum):
     and serves requests or not. No count changed."""
     RESHARD = "reshard"
     """The product has another number of shards from here on. Concerns no counts; `counts` is None."""
+    ORDERS = "orders"
+    """Holds ended at the shard (`ends`), orders were decided at their coordinator (`decisions`)."""
     TOMBSTONE = "tombstone"
     """A request that never came was decided never to take effect. No count changed."""
 
@@ -106,10 +116,13 @@ class Status(StrEnum):
     FROZEN = "F"
     STALE = "S"
     OVERLOADED = "O"
+    USER_LIMIT = "U"
     INSUFFICIENT = "I"
     REFUSED = "T"
     """Insufficient, and a tombstone remembers it from now on."""
     DEDUCTED = "D"
+    HELD = "H"
+    """As deducted, but the units are held for an order."""
 
 
 class Counts(NamedTuple):
@@ -129,6 +142,26 @@ class Sale(NamedTuple):
     quantity: int
     user_id: int
     order_id: int
+
+
+class End(NamedTuple):
+    """A hold that ended at a shard: `is_sold`, or its units came back."""
+
+    request_id: str
+    order_id: int
+    user_id: int
+    quantity: int
+    is_sold: bool
+    why: OrderState
+    """What the order came to."""
+
+
+class Decision(NamedTuple):
+    """What an order came to, as its coordinator decided. `product_id` is the first line's."""
+
+    order_id: int
+    user_id: int
+    state: OrderState
 
 
 class MalformedEventError(ValueError):
@@ -169,6 +202,10 @@ class Event:
     former: tuple[int, ...] = ()
     """Other shard counts that the product had by then."""
     sales: tuple[Sale, ...] = ()
+    holds: tuple[Sale, ...] = ()
+    """Requests of a list whose units were held for an order."""
+    ends: tuple[End, ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
 
 RawFields = Mapping[bytes, bytes]
@@ -199,7 +236,7 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         epoch=_integer(fields, b"epoch", minimum=1, maximum=EPOCH_MAX),
         counts=None if kind is Kind.RESHARD else _counts(fields),
         quantity=_quantity(kind, fields),
-        request_id=_request_id(fields) if kind in _OF_ONE_REQUEST else "",
+        request_id=_request_id(kind, fields) if kind in _OF_ONE_REQUEST else "",
         reason=_text(fields, b"reason", 0, REASON_CHARS_MAX) if kind in _WITH_REASON else "",
         peer=_integer(fields, b"peer", minimum=0, maximum=9_999) if moves else 0,
         transfer=_integer(fields, b"transfer", minimum=1, maximum=EPOCH_MAX) if moves else 0,
@@ -210,7 +247,10 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         undone=_event_id(fields, b"undone") if kind is Kind.UNDO else BEFORE_ALL,
         shards=_shards(fields) if kind is Kind.RESHARD else 0,
         former=_former(fields) if kind is Kind.RESHARD else (),
-        sales=_sales(kind, fields),
+        sales=_taken(kind, fields, Status.DEDUCTED),
+        holds=_taken(kind, fields, Status.HELD),
+        ends=tuple(map(_end, _list(kind, fields, b"ends"))),
+        decisions=tuple(map(_decision, _list(kind, fields, b"decisions"))),
     )
 
 
@@ -284,18 +324,51 @@ def _event_id(fields: RawFields, name: bytes) -> EventId:
     return EventId.parse(text)
 
 
-def _sales(kind: Kind, fields: RawFields) -> tuple[Sale, ...]:
+def _list(kind: Kind, fields: RawFields, name: bytes) -> list[str]:
+    """What a script joined with commas."""
+    if kind is not Kind.ORDERS:
+        return []
+    return list(filter(None, _text(fields, name, 0, ORDERS_CHARS_MAX).split(",")))
+
+
+def _end(text: str) -> End:
+    found = _END.fullmatch(text)
+    if not found:
+        raise MalformedEventError(f"no end of a hold: {text[:60]!r}")
+    request_id, order_id, why, quantity, user_id = found.groups()
+    state = OrderState(why)
+    return End(
+        request_id,
+        _identifier(order_id),
+        _identifier(user_id),
+        int(quantity),
+        state.is_sold,
+        state,
+    )
+
+
+def _decision(text: str) -> Decision:
+    found = _DECISION.fullmatch(text)
+    if not found:
+        raise MalformedEventError(f"no decision: {text[:60]!r}")
+    order_id, state, user_id = found.groups()
+    return Decision(_identifier(order_id), _identifier(user_id), OrderState(state))
+
+
+def _taken(kind: Kind, fields: RawFields, wanted: Status) -> tuple[Sale, ...]:
     if kind is not Kind.DEDUCT and not (kind is Kind.PUT and b"requests" in fields):
         return ()
     statuses = _field(fields, b"statuses")
+    if wanted is Status.HELD and Status.HELD.encode() not in statuses:
+        return ()
     requests = _unpacked(_field(fields, b"requests"))
     if len(requests) != len(statuses) * REQUEST_FIELDS:
         raise MalformedEventError("requests and statuses differ in number")
-    deducted = ord(Status.DEDUCTED)
+    taken = ord(wanted)
     return tuple(
         _sale(requests[i * REQUEST_FIELDS : (i + 1) * REQUEST_FIELDS])
         for i, status in enumerate(statuses)
-        if status == deducted
+        if status == taken
     )
 
 
@@ -311,11 +384,23 @@ def _unpacked(packed: bytes) -> list[object]:
 
 def _sale(values: Sequence[object]) -> Sale:
     request_id, quantity, user_id, order_id = values
-    if not isinstance(request_id, str) or not _REQUEST_ID.fullmatch(request_id):
+    if not isinstance(request_id, str):
+        raise MalformedEventError("request id is no text")
+    if " " in request_id:
+        request_id, order_id = _hold_of(request_id)
+    elif not _REQUEST_ID.fullmatch(request_id):
         raise MalformedEventError("request id out of bounds")
     if not isinstance(quantity, int) or not 1 <= quantity <= QUANTITY_MAX:
         raise MalformedEventError(f"quantity out of bounds for {request_id}")
     return Sale(request_id, quantity, _identifier(user_id), _identifier(order_id))
+
+
+def _hold_of(request_id: str) -> tuple[str, str]:
+    """The id under which an order takes a line, and the order's own."""
+    found = HOLD_ID.fullmatch(request_id)
+    if not found:
+        raise MalformedEventError("request id out of bounds")
+    return request_id, found[1]
 
 
 def _identifier(value: object) -> int:
@@ -334,9 +419,11 @@ def _field(fields: RawFields, name: bytes) -> bytes:
         raise MalformedEventError(f"no field {name.decode()}") from None
 
 
-def _request_id(fields: RawFields) -> str:
+def _request_id(kind: Kind, fields: RawFields) -> str:
     text = _text(fields, b"request", 1, REQUEST_ID_CHARS_MAX)
-    if not _REQUEST_ID.fullmatch(text):
+    # A line that was never taken is decided on as any request is.
+    is_line = kind is Kind.TOMBSTONE and HOLD_ID.fullmatch(text)
+    if not is_line and not _REQUEST_ID.fullmatch(text):
         raise MalformedEventError("request has other characters than an id may have")
     return text
 

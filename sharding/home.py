@@ -16,7 +16,7 @@ from sharding.errors import StockUnavailableError
 from sharding.lookups import Lookups
 from sharding.metrics import StockMetrics
 from sharding.notes import Note
-from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.outcomes import Answer, Deduction, Outcome, Reason, is_line
 from sharding.packing import pack
 from sharding.placement import alternate_shard
 from sharding.shards import MissingShardError, Mode, Shards
@@ -125,7 +125,7 @@ class Home:
         self._lookups = lookups
         self._shortage = shortage
         self._context = context
-        alternate = alternate_shard(shard, len(shards.partitions))
+        alternate = None if lookups.by_user else alternate_shard(shard, len(shards.partitions))
         self._alternate = -1 if alternate is None else alternate
         spawn = context.tasks.spawn
         self._served = _Queue(self._ask, self._hand_back, spawn)
@@ -174,11 +174,13 @@ class Home:
 
     def _put_elsewhere(self, group: Group) -> None:
         """The home's node is away and did nothing for these. A first try, which nobody can have accepted
-        yet, goes to the alternate; any other waits for the node."""
+        yet, goes to the alternate; any other waits for the node, and so does a line of an order, because
+        the order's record is where its first line is."""
         first: list[int] = []
         others: list[int] = []
         for i, request in enumerate(group.requests):
-            (first if request.attempt == 1 else others).append(i)
+            can_go = request.attempt == 1 and not is_line(request)
+            (first if can_go else others).append(i)
         spawn = self._context.tasks.spawn
         if first:
             self._visiting = self._visiting or _Queue(self._visit, self._hand_on, spawn)
@@ -307,13 +309,13 @@ def _echoing(answer: Answer) -> Answer:
         return ECHOING
     if answer is STALE:
         return STALE_ECHOING
-    if answer.reason in _PASSING:
+    if answer.reason in _PASSING or answer.outcome is Outcome.USER_LIMIT:
         return unavailable(Reason.OUTCOME_UNKNOWN)
     return answer
 
 
 _PASSING = frozenset((Reason.PRODUCT_LOADING, Reason.PRODUCT_FROZEN, Reason.RECORDS_FULL))
-"""What may be over by the time a lost try runs."""
+"""What may be over by the time a lost try runs, as a user's limit may be."""
 
 
 def _never_refused(given: Sequence[Answer]) -> list[Answer]:

@@ -54,6 +54,17 @@ def memory(tag: str) -> tuple[str, ...]:
     )
 
 
+def deadlines(tag: str) -> str:
+    """Sorted set: orders by the time at which somebody has to look at them; see
+    sharding/lua/include/orders.lua."""
+    return f"inv:{{{tag}}}:deadlines"
+
+
+def users(tag: str, product_id: int) -> str:
+    """Hash: user to the units that the user holds and has bought of a product in this epoch."""
+    return f"inv:{{{tag}}}:users:{product_id}"
+
+
 def product_info(tag: str, product_id: int) -> str:
     """Hash, in each shard's partition; the fields are listed in sharding/lua/include/info.lua."""
     return f"inv:{{{tag}}}:product:{product_id}"

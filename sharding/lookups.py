@@ -20,7 +20,7 @@ from sharding.errors import StockUnavailableError
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.packing import pack
-from sharding.placement import Layout, alternate_shard, home_shard
+from sharding.placement import Layout, alternate_shard, home_key, home_shard
 from sharding.shards import MissingShardError, Mode, Shards
 from sharding.tasks import Tasks
 from sharding.turnstile import Turnstile
@@ -65,7 +65,11 @@ class Lookups:
         tasks: Tasks,
         *,
         partitions: int,
+        by_user: bool,
     ) -> None:
+        self.by_user = by_user
+        """Whether the user selects the home: where there is a limit per user. No shard stands in for
+        another then."""
         self._shards = shards
         self._former = tuple(Layout(0, count) for count in former)
         self._doubt_until_s = since_s + DOUBT_S
@@ -87,7 +91,7 @@ class Lookups:
         """
         if self._former and (rerouted or time.time() < self._doubt_until_s):
             return range(len(requests))
-        if not self._former and len(self._shards.partitions) == 1:
+        if not self._former and (self.by_user or len(self._shards.partitions) == 1):
             return ()
         return [i for i, request in enumerate(requests) if request[5] != 1]
 
@@ -134,9 +138,14 @@ class Lookups:
 
     def _former_homes(self, request: Deduction) -> Iterator[Place]:
         for layout in self._former:
-            yield self._place(layout, home_shard(request.request_id, layout.shards))
+            yield self._place(layout, home_shard(self._key(request), layout.shards))
+
+    def _key(self, request: Deduction) -> str:
+        return home_key(request, by_user=self.by_user)
 
     def _alternates(self, request: Deduction, shard: int) -> Iterator[Place]:
+        if self.by_user:
+            return
         alternate = alternate_shard(shard, len(self._shards.partitions))
         if alternate is not None:
             yield Place(self._shards.partitions[alternate], alternate)

@@ -16,6 +16,14 @@ class Outcome(StrEnum):
     USER_LIMIT = "user_limit"
     OVERLOADED = "overloaded"
     UNAVAILABLE = "unavailable"
+    HELD = "held"
+    """From here on of orders; see sharding/orders.py."""
+    CONFIRMED = "confirmed"
+    RELEASED = "released"
+    EXPIRED = "expired"
+    RETAKEN = "retaken"
+    REFUND_REQUIRED = "refund_required"
+    UNKNOWN_ORDER = "unknown_order"
 
 
 class Reason(StrEnum):
@@ -44,29 +52,50 @@ class Reason(StrEnum):
     QUEUE_FULL = "QUEUE_FULL"
     RECORDS_FULL = "RECORDS_FULL"
     """The partition remembers as many requests as it may."""
+    USER_REQUIRED = "USER_REQUIRED"
+    """The product has a limit per user and the request names none."""
+    TTL_TOO_LONG = "TTL_TOO_LONG"
+    """A hold must end well before requests are forgotten: within half of `record_ttl_s`."""
+    ORDER_PENDING = "ORDER_PENDING"
+    """The order's lines are being held just now; nothing happened."""
+    ORDER_AMBIGUOUS = "ORDER_AMBIGUOUS"
+    """Several orders of different first products have this id; name a product."""
     RESOLVED_NEVER = "RESOLVED_NEVER"
     """ResolveRequest decided that this request takes nothing; this is a late copy of it."""
 
 
 class Deduction(NamedTuple):
-    """A request for units. A tuple and not a dataclass: a hundred thousand are made a second."""
+    """A request for units. A tuple and not a dataclass: a hundred thousand are made a second.
+
+    A line of an order has its terms in place of `order_id`, see sharding/lua/include/orders.lua.
+    """
 
     request_id: str
     product_id: int
     quantity: int
     user_id: int = 0
-    order_id: int = 0
+    order_id: int | str = 0
     attempt: int = 0
 
 
+def is_line(request: Deduction) -> bool:
+    """Whether a request is for a line of an order."""
+    return isinstance(request.order_id, str)
+
+
 class Answer(NamedTuple):
-    """What one request came to; `shard` and `available` only where units were taken."""
+    """What one request came to; `shard` and `available` only where units were taken.
+
+    Of an order's line `shard` is the partition that holds it. `at_ms`: when a line was taken, by the
+    node's clock.
+    """
 
     outcome: Outcome
     replayed: bool = False
     shard: int = 0
     available: int = 0
     reason: Reason = Reason.NONE
+    at_ms: int = 0
 
 
 class Resolution(StrEnum):

@@ -1,8 +1,9 @@
 """How a list of requests travels to a script and on into the event, as one argument.
 
 MessagePack of one flat list: request_id, quantity, user_id, order_id, and so on. Users and orders are
-text, because Lua's numbers hold 53 bits only. One packed argument costs the client 0.07 µs a value less
-than four arguments a request, and the script appends it to the stream as it came.
+text, because Lua's numbers hold 53 bits only. A line of an order has its terms in place of the order's
+id, see include/orders.lua. One packed argument costs the client 0.07 µs a value less than four arguments
+a request, and the script appends it to the stream as it came.
 """
 
 from collections.abc import Iterable

@@ -101,7 +101,7 @@ class Partitions:
         reply = await self._cluster.run_unfenced(
             _OPEN,
             partition,
-            [keys.head(tag), *keys.memory(tag), *streams],
+            [keys.head(tag), *keys.memory(tag), keys.deadlines(tag), *streams],
             [str(self._partitions), str(opening), *proofs],
             lane=LaneKind.MOVE,
         )

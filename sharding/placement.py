@@ -6,6 +6,8 @@ All hashes here are fixed for ever: a change would send retries away from their 
 from dataclasses import dataclass
 from zlib import crc32
 
+from sharding.outcomes import Deduction
+
 BUCKETS = 1_024
 """A product belongs to one of these; the ledger's MySQL servers share them out."""
 
@@ -42,6 +44,11 @@ def stable_hash(text: str) -> int:
 def home_shard(request_id: str, shards: int) -> int:
     """The shard that a request's id selects: floor(h * shards) with h in [0, 1)."""
     return stable_hash(request_id) * shards >> 32
+
+
+def home_key(request: Deduction, *, by_user: bool) -> str:
+    """What selects a request's home: its id, or the user where a product has a limit per user."""
+    return str(request.user_id) if by_user else request.request_id
 
 
 def alternate_shard(home: int, shards: int) -> int | None:

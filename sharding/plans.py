@@ -20,6 +20,8 @@ class LoadPlan:
     """Units sold in earlier epochs."""
     former_shards: tuple[int, ...] = ()
     """Other shard counts that the product had; their shards still know the requests of that time."""
+    max_per_user: int = 0
+    """Units that one user may hold and buy until the product is closed; 0: no limit."""
 
 
 def split_evenly(total: int, shards: int) -> tuple[int, ...]:

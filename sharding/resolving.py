@@ -37,6 +37,11 @@ class Resolving:
 
     async def resolve(self, product_id: int, request_id: str) -> Resolved | Answer:
         """The request's end, or why it cannot be told now: every failure is an answer."""
+        found = await self.find(product_id, request_id)
+        return _end(found) if isinstance(found, Found) else found
+
+    async def find(self, product_id: int, request_id: str) -> Found | Answer:
+        """The same, and where its record is."""
         try:
             listing = await self._directory.at_base(product_id)
             for _ in range(LOOKS_MAX):
@@ -45,7 +50,7 @@ class Resolving:
                 found = await _Search(self._cluster, product_id, listing, request_id).end()
                 later = await self._directory.at_base(product_id)
                 if found.status is not Status.STALE and _is_same(listing, later):
-                    return _end(found)
+                    return found
                 listing = later
                 await asyncio.sleep(PAUSE_S)
         except StockUnavailableError as failure:
@@ -74,6 +79,8 @@ class _Search:
 
     async def end(self) -> Found:
         """STALE: the layout has changed meanwhile."""
+        if self._listing.max_per_user:
+            return await self._end_anywhere()
         count = self._listing.layout.shards
         home = home_shard(self._request_id, count)
         at_home = self._shards.partitions[home]
@@ -87,6 +94,23 @@ class _Search:
             if found.status is not Status.BARRED:
                 return found
         return await self._at(at_home, Tombstone.NEVER)
+
+    async def _end_anywhere(self) -> Found:
+        """The user whose home the request belongs to is not known, so every shard decides.
+
+        A tombstone at one of them says nothing of the others: who left it may never have come to those.
+        """
+        found = await self._at_all(Tombstone.NONE)
+        if not any(each.status is Status.REPLAYED for each in found):
+            found = await self._at_all(Tombstone.NEVER)
+        for status in (Status.REPLAYED, Status.STALE):
+            for each in found:
+                if each.status is status:
+                    return each
+        return next((each for each in found if each.status is not Status.NEVER), found[0])
+
+    async def _at_all(self, tombstone: Tombstone) -> list[Found]:
+        return [await self._at(partition, tombstone) for partition in self._shards.partitions]
 
     async def _look_everywhere(self, at_home: int, stand_in: int | None) -> Found:
         """What anybody knows; who has sold it knows better than who has refused it."""
@@ -124,7 +148,8 @@ _OPEN_ENDS = (Status.STALE, Status.BARRED)
 
 def _end(found: Found) -> Resolved | Answer:
     if found.status in _ENDS:
-        return Resolved(_ENDS[found.status], found.quantity if found.status is _TAKEN else 0)
+        quantity = found.quantity if found.status is _TAKEN else 0
+        return Resolved(_ENDS[found.status], quantity)
     if found.status is Status.OVERLOADED:
         return Answer(Outcome.OVERLOADED, reason=Reason.RECORDS_FULL)
     return Answer(Outcome.REQUEST_MISMATCH)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 Durability = Literal["replicated", "fast"]
@@ -31,6 +31,8 @@ class StockSettings(BaseSettings):
     """replicated: an answer waits until a replica has it. fast: until the master has it."""
     record_ttl_s: Annotated[int, Field(ge=60, le=2_592_000)] = 86_400
     """How long a request is remembered at least."""
+    confirm_grace_s: Annotated[float, Field(ge=0, le=600)] = 0.0
+    """So long after a hold's time a confirmation still counts."""
     record_cap: Annotated[int, Field(ge=1_000, le=100_000_000)] = 4_000_000
     """Requests that one generation of one partition's records may hold."""
     tombstone_cap: Annotated[int, Field(ge=1_000, le=100_000_000)] = 1_000_000
@@ -41,6 +43,15 @@ class StockSettings(BaseSettings):
     def _addresses(cls, value: str) -> str:
         parse_addresses(value)
         return value
+
+    @model_validator(mode="after")
+    def _grace_ends_before_records(self) -> "StockSettings":
+        if self.confirm_grace_s > self.record_ttl_s / 4:
+            raise ValueError(
+                f"INVENTORY_CONFIRM_GRACE_S={self.confirm_grace_s:g} is more than a fourth of "
+                f"INVENTORY_RECORD_TTL_S={self.record_ttl_s}; lower the one or raise the other"
+            )
+        return self
 
     @field_validator("default_shards")
     @classmethod

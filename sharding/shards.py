@@ -46,6 +46,9 @@ class Served(NamedTuple):
     state: State
     may_echo: bool = False
     """An earlier try of this call was lost: it may run yet, and serve what is refused by then."""
+    partition: int = 0
+    at_ms: int = 0
+    """When lines of orders were taken, by the node's clock; 0 where none were."""
 
 
 class Tombstone(StrEnum):
@@ -63,6 +66,7 @@ class Found(NamedTuple):
 
     status: Status
     quantity: int
+    partition: int
 
 
 class OpenTransfer(NamedTuple):
@@ -139,6 +143,8 @@ class _Keys(NamedTuple):
 
     shard: tuple[str, ...]
     memory: tuple[str, ...]
+    orders: tuple[str, ...]
+    """Deadlines and users."""
     info: str
 
 
@@ -188,12 +194,20 @@ class Shards:
         reply, may_echo = await self._cluster.run_noting(
             _DEDUCT,
             partition,
-            keys_.shard + keys_.memory,
-            (self._product, self._layout, *self._caps, self._number(partition), mode, requests),
+            keys_.shard + keys_.memory + keys_.orders,
+            (
+                self._product,
+                self._layout,
+                *self._caps,
+                self._number(partition),
+                str(partition),
+                mode,
+                requests,
+            ),
             lane=LaneKind.WRITE,
             hasty=hasty,
         )
-        return _served(reply, may_echo=may_echo)
+        return _served(reply, partition, may_echo=may_echo)
 
     async def put(self, transfer: OpenTransfer, requests: bytes = NO_REQUESTS) -> Served:
         """Let a take's units arrive and serve packed requests with them, in one step."""
@@ -201,12 +215,13 @@ class Shards:
         reply, may_echo = await self._cluster.run_noting(
             _PUT,
             transfer.receiver,
-            keys_.shard + keys_.memory,
+            keys_.shard + keys_.memory + keys_.orders,
             (
                 self._product,
                 self._layout,
                 *self._caps,
                 self._number(transfer.receiver),
+                str(transfer.receiver),
                 requests,
                 str(transfer.donor),
                 str(transfer.number),
@@ -215,7 +230,7 @@ class Shards:
             lane=LaneKind.MOVE,
         )
         self._cluster.metrics.moves.labels("put").inc()
-        return _served(reply, may_echo=may_echo)
+        return _served(reply, transfer.receiver, may_echo=may_echo)
 
     async def take(self, donor: int, *, receiver: int, number: int, quantity: int) -> Taken:
         """Take up to `quantity` units out of a shard for another."""
@@ -253,7 +268,7 @@ class Shards:
         status, quantity = reply[3], reply[4]
         assert isinstance(status, bytes)
         assert isinstance(quantity, int)
-        return Found(Status(status.decode()), quantity)
+        return Found(Status(status.decode()), quantity, partition)
 
     async def undo(
         self, partition: int, *, epoch: int, request_id: str, quantity: int, undone: EventId
@@ -274,7 +289,7 @@ class Shards:
         reply = await self._cluster.run(
             _TELL,
             partition,
-            self._keys_of(partition).shard,
+            (*self._keys_of(partition).shard, self._keys_of(partition).orders[1]),
             (self._product, str(epoch), str(version), str(int(serves))),
             lane=LaneKind.MOVE,
         )
@@ -401,7 +416,11 @@ class Shards:
         reply = await self._cluster.run(
             _LOAD,
             partition,
-            (*self._keys_of(partition).shard, self._keys_of(partition).info),
+            (
+                *self._keys_of(partition).shard,
+                self._keys_of(partition).info,
+                self._keys_of(partition).orders[1],
+            ),
             (
                 self._product,
                 str(plan.epoch),
@@ -411,6 +430,7 @@ class Shards:
                 str(plan.buffer),
                 str(plan.sold_before),
                 " ".join(map(str, plan.former_shards)),
+                str(plan.max_per_user),
             ),
             lane=LaneKind.MOVE,
         )
@@ -459,6 +479,7 @@ class Shards:
             found = self._keys[partition] = _Keys(
                 (keys.head(tag), keys.stock(tag, self.product_id), keys.events(tag, ledger)),
                 keys.memory(tag),
+                (keys.deadlines(tag), keys.users(tag, self.product_id)),
                 keys.product_info(tag, self.product_id),
             )
         return found
@@ -477,13 +498,14 @@ def _state(value: object) -> State:
     return State(value.decode())
 
 
-def _served(reply: Sequence[object], *, may_echo: bool) -> Served:
+def _served(reply: Sequence[object], partition: int, *, may_echo: bool) -> Served:
     _word(reply)
-    _, _, _, available, statuses, firsts, state = reply
+    _, _, _, available, statuses, firsts, state, at_ms = reply
+    assert isinstance(at_ms, int)
     assert isinstance(available, int)
     assert isinstance(statuses, bytes)
     assert isinstance(firsts, list)
-    return Served(available, statuses, firsts, _state(state), may_echo)
+    return Served(available, statuses, firsts, _state(state), may_echo, partition, at_ms)
 
 
 def _reading(partition: int, reply: Sequence[object]) -> ShardReading:

@@ -262,6 +262,7 @@ class Shortage:
         answered = dict(zip(requests, given, strict=True))
         if served.may_echo:
             case.note_echoes(i for i, answer in answered.items() if answer is INSUFFICIENT)
+            answered = {i: _while_it_may_run(answer) for i, answer in answered.items()}
         return answered, True
 
     async def _ack(self, transfer: OpenTransfer) -> None:
@@ -324,6 +325,13 @@ class _Case:
 def unknown_if_echoing(answer: Answer, *, is_echoing: bool) -> Answer:
     """Nobody can say that nothing happened to a request of which a lost try may run yet."""
     if is_echoing and answer.outcome is Outcome.UNAVAILABLE:
+        return unavailable(Reason.OUTCOME_UNKNOWN)
+    return answer
+
+
+def _while_it_may_run(answer: Answer) -> Answer:
+    """A user's limit may have room again by the time a lost try runs."""
+    if answer.outcome is Outcome.USER_LIMIT:
         return unavailable(Reason.OUTCOME_UNKNOWN)
     return answer
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from sharding.answers import CLOSED, SOLD_OUT, unavailable
 from sharding.balancing import Balancing
@@ -16,7 +17,7 @@ from sharding.home import Batch, Group, Home, HomeContext, refuse
 from sharding.layouts import Layouts
 from sharding.loading import Loading
 from sharding.metrics import StockMetrics
-from sharding.notes import Note
+from sharding.notes import NOTE_S, Note
 from sharding.outcomes import (
     Answer,
     Deduction,
@@ -30,7 +31,7 @@ from sharding.outcomes import (
 from sharding.placement import Layout, home_shard
 from sharding.plans import LoadPlan
 from sharding.resolving import Resolving
-from sharding.shards import MissingShardError, OpenTransfer, ShardReading, Shards
+from sharding.shards import Found, MissingShardError, OpenTransfer, ShardReading, Shards
 from sharding.shortage import Survey
 from sharding.tasks import Tasks
 
@@ -38,6 +39,8 @@ _LOG = logging.getLogger(__name__)
 
 QUEUED_REQUESTS_MAX = 50_000
 """Requests in this process that are not answered yet; beyond it new ones are refused."""
+REQUEST_ID, USER_ID = 0, 3
+"""What selects a request's home, by its place in a Deduction; see placement.home_key."""
 REROUTE_PAUSE_S = 0.02
 MISSING_LOOKS = 8
 READINGS_MAX = 16
@@ -152,6 +155,10 @@ class Stock:
         """Decide what became of a request; where nothing did, nothing ever will. Never raises."""
         return await self._tasks.whole(self._resolving.resolve(product_id, request_id), "resolve")
 
+    async def locate(self, product_id: int, request_id: str) -> Found | Answer:
+        """Decide a request as `resolve` does, and say where its record is."""
+        return await self._tasks.whole(self._resolving.find(product_id, request_id), "locate")
+
     async def change_layout(
         self, product_id: int, *, version: int, shards: int, cause: str
     ) -> bool:
@@ -218,6 +225,28 @@ class Stock:
         except MissingShardError:
             raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
 
+    async def outlive_notes(self, product_ids: Iterable[int]) -> None:
+        """Return when no process refuses anybody any more by a proof from before this call."""
+        for product_id in product_ids:
+            product = self._catalogue.get(product_id)
+            if product is not None:
+                product.shortage.forget_note()
+        await asyncio.sleep(NOTE_S)
+
+    async def about(self, product_id: int) -> float:
+        """About how many units can be taken now, by one reading; 0 of a product that was never loaded,
+        infinitely many where a shard does not answer."""
+        try:
+            product = await self._catalogue.find(product_id)
+            if product is None:
+                return 0
+            note = product.shortage.note
+            if note is not None:
+                return note.available
+            return sum(reading.available for reading in await product.shards.read_all())
+        except (StockUnavailableError, MissingShardError):
+            return inf
+
     def take_rates(self) -> dict[int, int]:
         """Requests per product that this process was asked since the last call."""
         return self._catalogue.take_rates()
@@ -236,6 +265,11 @@ class Stock:
             self._tasks.spawn(work, f"look up {product_id}")
             return
         product.asked += len(group.requests)
+        if product.lookups.by_user:
+            named = _refuse_nameless(group)
+            if named is None:
+                return
+            group = named
         note = product.shortage.note
         left = group if note is None else self._refuse_by(note, product, group)
         if left is not None:
@@ -329,16 +363,28 @@ def _counts(readings: Sequence[ShardReading]) -> list[tuple[int, int, int]]:
     return [(reading.available, reading.held, reading.sold) for reading in readings]
 
 
+def _refuse_nameless(group: Group) -> Group | None:
+    """Refuse the requests that name no user; returns the others."""
+    nameless = [i for i, request in enumerate(group.requests) if not request.user_id]
+    if not nameless:
+        return group
+    refusal = Answer(Outcome.INVALID, reason=Reason.USER_REQUIRED)
+    group.part(nameless).answer([refusal] * len(nameless))
+    named = [i for i, request in enumerate(group.requests) if request.user_id]
+    return group.part(named) if named else None
+
+
 def _by_home(product: Product, group: Group) -> Iterable[tuple[Home, Group]]:
     homes = product.homes
     count = len(homes)
     if count == 1:
         return ((homes[0], group),)
+    key = USER_ID if product.lookups.by_user else REQUEST_ID
     if len(group.requests) == 1:
-        return ((homes[home_shard(group.requests[0][0], count)], group),)
+        return ((homes[home_shard(str(group.requests[0][key]), count)], group),)
     parts: dict[int, Group] = {}
     for request, position in zip(group.requests, group.positions, strict=True):
-        shard = home_shard(request[0], count)
+        shard = home_shard(str(request[key]), count)
         part = parts.get(shard)
         if part is None:
             part = parts[shard] = group._replace(requests=[], positions=[])

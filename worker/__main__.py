@@ -21,6 +21,7 @@ from ledger.checkpoints import Checkpoints
 from ledger.database import Database, backoff_s
 from ledger.demand import Demand
 from ledger.errors import LedgerUnavailableError, PartitionsDifferError, SchemaError
+from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
 from ledger.layouts import Layouts
@@ -35,6 +36,7 @@ from ledger.settings import explain
 from sharding.cluster import Cluster
 from sharding.errors import PartitionCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
+from sharding.ordering import Orders
 from sharding.partitions import Partitions
 from sharding.settings import parse_address
 from sharding.shards import LEDGERS
@@ -42,6 +44,7 @@ from sharding.stock import Stock
 from worker.applier import Applier
 from worker.demand import DemandKeeper
 from worker.drain import Drain
+from worker.expiry import Expiry
 from worker.keeper import Keeper
 from worker.layouts import Reshaper
 from worker.metrics import WorkerMetrics
@@ -50,6 +53,7 @@ from worker.settings import WorkerSettings
 from worker.share import Share
 from worker.tenancy import Tenancy
 from worker.transfers import Transfers
+from worker.upkeep import LedgerUpkeep
 from worker.waiting import wait_until
 
 WRONG_SET_UP = 2
@@ -93,14 +97,17 @@ async def _work(
         resources.push_async_callback(cluster.close)
         stock = Stock(cluster, stock_metrics)
         resources.push_async_callback(stock.drain)
+        orders = Orders(stock, cluster, grace_s=settings.confirm_grace_s)
+        resources.push_async_callback(orders.drain)
         journal = Journal(database, ledger_metrics, failpoints)
         metrics = WorkerMetrics(registry)
         share = Share(metrics, trim_lag_s=settings.trim_lag_s)
         leases = Leases(database, worker=_name(), ttl_s=settings.lease_ttl_s)
         tenancy = Tenancy(share, leases, metrics, ttl_s=settings.lease_ttl_s)
         resources.push_async_callback(tenancy.end)
-        loops = {
+        loops: dict[str, _Loop] = {
             "tenancy": tenancy,
+            "expiry": Expiry(share, orders, metrics),
             **_of_streams(share, cluster, database, journal, settings, metrics, failpoints),
             **_of_stock(share, stock, database, metrics),
             **_of_layouts(share, stock, database, settings, metrics),
@@ -125,16 +132,10 @@ def _of_streams(
     partitions = Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS)
     checkpoints = Checkpoints(database)
     drain = Drain(share, partitions, checkpoints, Applier(journal), settings, metrics, failpoints)
-    keeper = Keeper(
-        share,
-        partitions,
-        Openings(database),
-        RawEvents(database),
-        Products(database),
-        settings,
-        metrics,
-        failpoints,
+    upkeep = LedgerUpkeep(
+        RawEvents(database), EventsFeed(database), Products(database), settings, metrics
     )
+    keeper = Keeper(share, partitions, Openings(database), upkeep, settings, metrics, failpoints)
     return {"drain": drain, "keeper": keeper}
 
 

@@ -11,8 +11,6 @@ import structlog
 from ledger.errors import LedgerError
 from ledger.failpoints import Failpoints
 from ledger.openings import Openings
-from ledger.products import Products
-from ledger.raw_events import RawEvents
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
 from sharding.partitions import PartitionHead, Partitions
@@ -20,6 +18,7 @@ from worker.drain import LEDGER
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 from worker.share import Share
+from worker.upkeep import LedgerUpkeep
 from worker.waiting import wait_until
 
 TICK_S = 1.0
@@ -39,8 +38,7 @@ class Keeper:
         share: Share,
         partitions: Partitions,
         openings: Openings,
-        raw_events: RawEvents,
-        products: Products,
+        upkeep: LedgerUpkeep,
         settings: WorkerSettings,
         metrics: WorkerMetrics,
         failpoints: Failpoints,
@@ -49,8 +47,7 @@ class Keeper:
         self._partitions = partitions
         self._openings = openings
         self._latest: dict[int, int] = {}
-        self._raw_events = raw_events
-        self._products = products
+        self._upkeep = upkeep
         self._settings = settings
         self._metrics = metrics
         self._failpoints = failpoints
@@ -75,7 +72,7 @@ class Keeper:
         if time.monotonic() >= self._housekeeping_due_s:
             self._housekeeping_due_s = time.monotonic() + HOUSEKEEPING_EVERY_S
             await asyncio.gather(*(self._tidy(partition) for partition in owned))
-            await self._tidy_ledger()
+            await self._upkeep.tidy(self._share.owned)
 
     async def _learn_openings(self) -> None:
         with contextlib.suppress(LedgerError):  # said by the drain; what is known still holds
@@ -148,15 +145,6 @@ class Keeper:
         removed = await self._partitions.trim(partition, ledger=LEDGER, below=below)
         self._failpoints.hit("worker.after_trim")
         self._metrics.trimmed.inc(removed)
-
-    async def _tidy_ledger(self) -> None:
-        try:
-            await self._raw_events.prune(
-                self._share.owned, older_than_s=self._settings.raw_event_ttl_s
-            )
-            self._metrics.below_zero.set(await self._products.count_below_zero())
-        except LedgerError:
-            self._metrics.failures.labels("upkeep").inc()
 
     def _show_lag(self, partition: int, head: PartitionHead) -> None:
         if partition not in self._share.applied:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from ledger.batch import (
     EffectKey,
     Effects,
+    Hold,
+    HoldKey,
     LedgerBatch,
     Letter,
     Move,
@@ -21,7 +23,19 @@ from ledger.batch import (
     Undone,
 )
 from ledger.products import JournalKind
-from sharding.events import Event, EventId, Kind, MalformedEventError, Sale, anchor, decode
+from ledger.service_events import Notice, ServiceEventKind
+from sharding.events import (
+    HOLD_ID,
+    End,
+    Event,
+    EventId,
+    Kind,
+    MalformedEventError,
+    Sale,
+    anchor,
+    decode,
+)
+from sharding.orders import OrderState, request_id_of
 from sharding.partitions import Checkpoint, Entry
 
 _JOURNAL_KIND = {
@@ -31,6 +45,20 @@ _JOURNAL_KIND = {
     Kind.REMOVE: JournalKind.REMOVE,
     Kind.RESHARD: JournalKind.LAYOUT,
 }
+_WHY = {
+    OrderState.CONFIRMED: "",
+    OrderState.RETAKEN: "retaken",
+    OrderState.RELEASED: "released",
+    OrderState.EXPIRED: "expired",
+    OrderState.REFUSED: "refused",
+    OrderState.REFUND_REQUIRED: "refund required",
+}
+"""What an order's end is called in the journal."""
+_TOLD = {
+    OrderState.EXPIRED: ServiceEventKind.ORDER_EXPIRED,
+    OrderState.REFUND_REQUIRED: ServiceEventKind.REFUND_REQUIRED,
+}
+"""Decisions that callers are told of: they did not ask for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +76,10 @@ class Delivery:
     @property
     def rows(self) -> int:
         """Journal rows that it is worth, at least one, so that a batch of anything is bounded."""
-        return max(1, len(self.event.sales)) if self.event else 1
+        if not self.event:
+            return 1
+        of_orders = len(self.event.holds) + len(self.event.ends) + len(self.event.decisions)
+        return max(1, len(self.event.sales) + of_orders)
 
 
 class Chunk(NamedTuple):
@@ -121,6 +152,8 @@ def _add(
         batch.raw.append((partition, delivery.entry))
     if event is None or event.kind is Kind.OPENED:
         return
+    if event.decisions:
+        _tell_of_orders(batch, event)
     if not delivery.problem:
         _add_to_product(batch, partition, delivery.entry, event, seen)
     if not delivery.problem or delivery.shard_follows:
@@ -134,30 +167,40 @@ def _add_to_product(
         undone = Undone(event.product_id, partition, event.undone, event.request_id, event.id)
         batch.undone.append(undone)
         return
-    effects = _effects(partition, event)
-    if effects is None:
-        return
-    if seen is not None:
-        effects = _first_ones(batch, entry, event, effects, seen)
-    if not effects.sales:
-        return
-    batch.effects.append(effects)
-    if effects.kind is JournalKind.LAYOUT:
-        _change_layout(batch, event)
-    else:
-        _add_units_to_product(batch, effects)
+    for told in _effects(partition, event):
+        effects = told if seen is None else _first_ones(batch, entry, event, told, seen)
+        if not effects.sales:
+            continue
+        batch.effects.append(effects)
+        if effects.kind is JournalKind.LAYOUT:
+            _change_layout(batch, event)
+        elif effects.kind is not JournalKind.REFUND:
+            _add_units_to_product(batch, effects)
 
 
 def _add_units_to_product(batch: LedgerBatch, effects: Effects) -> None:
     units = sum([sale.quantity for sale in effects.sales])
     change = batch.products.setdefault(effects.product_id, ProductChange())
-    if effects.kind is JournalKind.DEDUCT:
-        change.available -= units
-        change.sold += units
-    else:
-        signed = units if effects.kind is JournalKind.RESTOCK else -units
-        change.total += signed
-        change.available += signed
+    match effects.kind:
+        case JournalKind.DEDUCT:
+            change.available -= units
+            change.sold += units
+        case JournalKind.RESERVE:
+            change.available -= units
+            change.held += units
+        case JournalKind.CONFIRM:
+            change.held -= units
+            change.sold += units
+        case JournalKind.RELEASE:
+            change.held -= units
+            change.available += units
+        case JournalKind.RESTOCK:
+            change.total += units
+            change.available += units
+        case _:
+            assert effects.kind is JournalKind.REMOVE
+            change.total -= units
+            change.available -= units
 
 
 def _change_layout(batch: LedgerBatch, event: Event) -> None:
@@ -168,18 +211,57 @@ def _change_layout(batch: LedgerBatch, event: Event) -> None:
         batch.layouts[event.product_id] = NewLayout(event.layout, event.shards, former)
 
 
-def _effects(partition: int, event: Event) -> Effects | None:
+def _effects(partition: int, event: Event) -> Iterator[Effects]:
+    """What the journal is to have of an event, in lists of one kind and one remark each."""
+    for kind, remark, sales in _told(event):
+        yield Effects(partition, event.id, event.product_id, kind, event.at_ms, remark, sales)
+
+
+def _told(event: Event) -> Iterator[tuple[JournalKind, str, Sequence[Sale]]]:
     kind = _JOURNAL_KIND.get(event.kind)
-    if kind is None:
-        return None
-    sales: Sequence[Sale] = event.sales
-    remark = event.reason
-    if kind is JournalKind.LAYOUT:
-        sales = (Sale(f"layout {event.layout}", 0, user_id=0, order_id=0),)
-        remark = event.reason or f"{event.shards} shards"
-    elif kind is not JournalKind.DEDUCT:
-        sales = (Sale(event.request_id, event.quantity, user_id=0, order_id=0),)
-    return Effects(partition, event.id, event.product_id, kind, event.at_ms, remark, sales)
+    if kind is JournalKind.DEDUCT:
+        yield kind, "", event.sales
+        if event.holds:
+            yield JournalKind.RESERVE, "", event.holds
+    elif kind is JournalKind.LAYOUT:
+        sale = Sale(f"layout {event.layout}", 0, user_id=0, order_id=0)
+        yield kind, event.reason or f"{event.shards} shards", (sale,)
+    elif kind:
+        yield kind, event.reason, (Sale(event.request_id, event.quantity, user_id=0, order_id=0),)
+    elif event.kind is Kind.ORDERS:
+        for why, ends in _by_cause(event.ends).items():
+            yield JournalKind.CONFIRM if why.is_sold else JournalKind.RELEASE, _WHY[why], ends
+        yield JournalKind.REFUND, "", _refunds(event)
+
+
+def _by_cause(ends: Sequence[End]) -> dict[OrderState, list[Sale]]:
+    found: dict[OrderState, list[Sale]] = {}
+    for end in ends:
+        sale = Sale(end.request_id, end.quantity, end.user_id, end.order_id)
+        found.setdefault(end.why, []).append(sale)
+    return found
+
+
+def _refunds(event: Event) -> list[Sale]:
+    """Orders that nobody will get any units for; `quantity` 0, for theirs came back long before."""
+    return [
+        Sale(
+            request_id_of(decision.order_id, event.product_id),
+            0,
+            decision.user_id,
+            decision.order_id,
+        )
+        for decision in event.decisions
+        if decision.state is OrderState.REFUND_REQUIRED
+    ]
+
+
+def _tell_of_orders(batch: LedgerBatch, event: Event) -> None:
+    """An event that is set aside is told of all the same: the order has ended, whatever the units do."""
+    for decision in event.decisions:
+        if kind := _TOLD.get(decision.state):
+            order = (decision.order_id, decision.user_id)
+            batch.notices.append(Notice(kind, event.product_id, *order, at_ms=event.at_ms))
 
 
 def _first_ones(
@@ -192,12 +274,17 @@ def _first_ones(
         if key not in seen:
             seen.add(key)
             sales.append(sale)
-        elif effects.kind is JournalKind.DEDUCT and sale.request_id not in here:
+        elif _is_undoable(effects.kind, sale) and sale.request_id not in here:
             batch.seconds.append(_second_effect(effects.partition, event, sale))
-        elif effects.kind is not JournalKind.LAYOUT:
+        elif effects.kind not in (JournalKind.LAYOUT, JournalKind.REFUND):
             batch.letters.append(_duplicate(effects.partition, entry, key, sale))
         here.add(sale.request_id)
     return effects._replace(sales=sales)
+
+
+def _is_undoable(kind: JournalKind, sale: Sale) -> bool:
+    """Units of an order are no request's own: no script but those of orders gives them back."""
+    return kind is JournalKind.DEDUCT and not HOLD_ID.fullmatch(sale.request_id)
 
 
 def _second_effect(partition: int, event: Event, sale: Sale) -> SecondEffect:
@@ -231,6 +318,9 @@ def _add_to_shard(batch: LedgerBatch, partition: int, event: Event) -> None:
     change.counts = event.counts
     if event.kind in (Kind.TAKE, Kind.ACK):
         _follow_transfer(batch, partition, event)
+    if event.holds or event.ends:
+        _add_units_of_orders(change, event)
+        _follow_holds(batch, partition, event)
 
 
 def _follow_transfer(batch: LedgerBatch, partition: int, event: Event) -> None:
@@ -240,6 +330,17 @@ def _follow_transfer(batch: LedgerBatch, partition: int, event: Event) -> None:
         batch.opened[key] = Opening(event.epoch, event.quantity, event.id)
     elif batch.opened.pop(key, None) is None:
         batch.ended.append(key)
+
+
+def _follow_holds(batch: LedgerBatch, partition: int, event: Event) -> None:
+    """Most holds of a sale last longer than a batch; those of a refused order do not."""
+    for hold in event.holds:
+        key = HoldKey(event.product_id, partition, hold.request_id)
+        batch.held[key] = Hold(hold.order_id, hold.user_id, hold.quantity, event.at_ms)
+    for end in event.ends:
+        key = HoldKey(event.product_id, partition, end.request_id)
+        if batch.held.pop(key, None) is None:
+            batch.freed.append(key)
 
 
 def _add_units(change: ShardChange, event: Event) -> None:
@@ -264,4 +365,13 @@ def _add_units(change: ShardChange, event: Event) -> None:
         case _:
             pass  # a deduction's units are its sales'; the other kinds move none
     change.available -= sold
+    change.sold += sold
+
+
+def _add_units_of_orders(change: ShardChange, event: Event) -> None:
+    held = sum([hold.quantity for hold in event.holds])
+    ended = sum([end.quantity for end in event.ends])
+    sold = sum([end.quantity for end in event.ends if end.is_sold])
+    change.held += held - ended
+    change.available += ended - sold - held
     change.sold += sold

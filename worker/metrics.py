@@ -129,3 +129,19 @@ class WorkerMetrics:
             "Units moved between shards to level them",
             registry=registry,
         )
+        self.orders_swept = Counter(
+            "inventory_worker_orders_swept_total",
+            "Orders that the sweep looked after, by what they came to; unfinished ones count each time",
+            ["result"],
+            registry=registry,
+        )
+        self.orders_parked = Counter(
+            "inventory_worker_orders_parked_total",
+            "Times that an order was put aside because its record or its hold makes no sense",
+            registry=registry,
+        )
+        self.orders_lag_seconds = Gauge(
+            "inventory_worker_orders_lag_seconds",
+            "For how long the oldest order of the served partitions has been due",
+            registry=registry,
+        )

@@ -62,10 +62,10 @@ class Scaling:
     def decide(self, product: LiveProduct, demand: int, now_s: float) -> Wish | None:
         """What a product of that demand, in requests a second, should have instead; None: as it is.
 
-        `now_s` on a clock that only goes forward. A product with a pin stays as it is.
+        `now_s` on a clock that only goes forward. A product with a pin or a limit stays as it is.
         """
         cold = self._cold.pop(product.product_id, None)
-        if product.pin:
+        if product.pin or product.is_fixed:
             return None
         if demand > self._hot_rate_per_s * product.shards:
             return _wish(product, max(self._fitting(demand), product.shards), Cause.HOT)

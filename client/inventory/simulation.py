@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from inventory.client import AsyncInventoryClient, Deduction, DeductItem, Outcome, Stock
+from inventory.client.outcomes import OF_ORDERS
 
 QUIET_READS_MAX = 20
 QUIET_PAUSE_S = 0.1
@@ -100,7 +101,7 @@ async def simulate(
     on_answer is called with the number of buyers that just got theirs. Raises InventoryError where
     the stock cannot be read before or after.
     """
-    before = await _quiet_stock(client, sale.product_id)
+    before = await quiet_stock(client, sale.product_id)
     tally = _Tally(sale, clock)
     start_s = clock()
     queue = _buyers(sale)
@@ -110,7 +111,7 @@ async def simulate(
             tasks.create_task(work, name=f"inventory-buyers-{lane}")
     elapsed_s = clock() - start_s
     await _ask_again(client, tally)
-    after = await _quiet_stock(client, sale.product_id)
+    after = await quiet_stock(client, sale.product_id)
     return tally.report(before=before, after=after, elapsed_s=elapsed_s)
 
 
@@ -188,7 +189,7 @@ class _Tally:
             quantity=self.sale.quantity,
             accepted=accepted,
             refused=self._outcomes[Outcome.INSUFFICIENT_STOCK],
-            outcomes={outcome.value: outcomes[outcome] for outcome in Outcome},
+            outcomes={each.value: outcomes[each] for each in Outcome if each not in OF_ORDERS},
             duplicates=self._duplicates,
             replayed=self._replayed,
             accepted_units=units,
@@ -272,7 +273,7 @@ async def _ask_again(client: AsyncInventoryClient, tally: _Tally) -> None:
                 tally.found_out(answer)
 
 
-async def _quiet_stock(client: AsyncInventoryClient, product_id: int) -> Stock:
+async def quiet_stock(client: AsyncInventoryClient, product_id: int) -> Stock:
     """The counts at a moment when no unit moved; the last ones read where there is no such moment."""
     stock = await client.get_stock(product_id)
     for _ in range(QUIET_READS_MAX):

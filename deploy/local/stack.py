@@ -32,6 +32,7 @@ from deploy.local.waiting import Condition, together
 
 PROJECT = Path(__file__).parents[2]
 PROMETHEUS_CONFIG = PROJECT / "deploy" / "prometheus.yml"
+PROMETHEUS_ALERTS = PROJECT / "deploy" / "alerts.yml"
 SETTINGS = "INVENTORY_"
 
 # How long each kind may take to stop by itself: a server drains its calls, a worker its batch.
@@ -216,6 +217,7 @@ class LocalStack:
         (folder / "targets").mkdir(parents=True, exist_ok=True)
         targets = [{"targets": self.metrics_addresses}]
         (folder / "targets" / "local.json").write_text(json.dumps(targets))
+        shutil.copy(PROMETHEUS_ALERTS, folder)
         return Path(shutil.copy(PROMETHEUS_CONFIG, folder))
 
     def _reserve(self, ports_before: Ports | None) -> Reservation:

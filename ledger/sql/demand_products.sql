@@ -1,4 +1,4 @@
-SELECT product.product_id, product.shards, product.layout_shards
+SELECT product.product_id, product.shards, product.layout_shards, product.max_per_user > 0
 FROM product_inventory AS product
 WHERE product.status = 'open'
     AND (

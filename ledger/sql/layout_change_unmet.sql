@@ -8,6 +8,7 @@ WHERE layout.state = 'rolled_back'
     AND layout.update_time < CURRENT_TIMESTAMP(3) - INTERVAL %s SECOND
     AND later.version IS NULL
     AND product.status = 'open'
+    AND product.max_per_user = 0
     AND product.shards NOT IN (0, product.layout_shards)
 ORDER BY layout.update_time
 LIMIT %s

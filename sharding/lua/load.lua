@@ -5,6 +5,7 @@
 -- KEYS[2] stock    hash: the shard
 -- KEYS[3] events   stream that the worker drains into the ledger
 -- KEYS[4] product_info  hash: the product's layout and settings
+-- KEYS[5] users    hash: units that users have of this product; they begin anew
 --
 -- ARGV[1] seen_generation  integer >= 0
 -- ARGV[2] seen_number      integer >= 0
@@ -16,6 +17,7 @@
 -- ARGV[8] buffer           integer >= 0, units that the ledger keeps back
 -- ARGV[9] sold_before      integer >= 0, units sold in earlier epochs
 -- ARGV[10] former          shard counts of earlier layouts, with spaces between them
+-- ARGV[11] max_per_user    integer >= 0, units that one user may hold and buy; 0: no limit
 --
 -- Returns one of
 --   {"done", generation, number, available, state}  the shard has that epoch, by this call or before
@@ -27,9 +29,10 @@
 -- @include events
 -- @include stock
 
-local stock_key, events_key, info_key = KEYS[2], KEYS[3], KEYS[4]
+local stock_key, events_key, info_key, users_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local product, epoch, layout, shards = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local amount, buffer, sold_before, former = tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
+local max_per_user = ARGV[11]
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
 if not head then return refusal end
@@ -39,6 +42,8 @@ if not stock and refusal[1] ~= "missing" then return refusal end
 if redis.call("TYPE", info_key).ok ~= "hash" and redis.call("EXISTS", info_key) == 1 then
   return { "corrupt", "product_info" }
 end
+refusal = wrong_type(users_key, "hash", "users")
+if refusal then return refusal end
 if stock and stock.epoch == epoch then
   touch(head)
   return { "done", head.generation, head.number, stock.available, stock.state }
@@ -54,8 +59,10 @@ if refusal then return refusal end
 -- From here on it must succeed.
 write_counts(loaded)
 redis.call("HSET", stock_key, "layout", int(layout), "epoch", int(epoch), "state", "loading",
-  "frozen", "0", "serves", "1")
+  "frozen", "0", "serves", "1", "max_per_user", max_per_user)
+redis.call("UNLINK", users_key)
+redis.call("HSET", users_key, "-", "")
 redis.call("HSET", info_key, "layout", int(layout), "shards", shards, "epoch", int(epoch), "buffer",
   buffer, "sold_before", sold_before, "former", former, "earlier", "", "next_layout", "0",
-  "since_ms", int(now_ms()))
+  "since_ms", int(now_ms()), "max_per_user", max_per_user)
 return { "done", head.generation, head.number, amount, "loading" }

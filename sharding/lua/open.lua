@@ -5,7 +5,8 @@
 -- KEYS[1] head       hash: the partition's fence
 -- KEYS[2] records_0  hash: request records, first generation; KEYS[3], KEYS[4] the others
 -- KEYS[5] tombstones_0  hash: tombstones, first generation; KEYS[6], KEYS[7] the others
--- KEYS[8] events_0   stream of the first ledger; KEYS[9], KEYS[10] … those of the others
+-- KEYS[8] deadlines  sorted set: orders by the time at which somebody has to look at them
+-- KEYS[9] events_0   stream of the first ledger; KEYS[10], KEYS[11] … those of the others
 --
 -- ARGV[1] partitions   integer >= 1, the cluster's partition count
 -- ARGV[2] opening      integer >= 1, the generation that this opening was issued
@@ -24,6 +25,8 @@
 
 local head_key, partitions, opening = KEYS[1], ARGV[1], tonumber(ARGV[2])
 
+local FIRST_STREAM = 9
+
 local function type_is(key, expected)
   local found = redis.call("TYPE", key).ok
   return found == "none" or found == expected
@@ -33,7 +36,8 @@ if not type_is(head_key, "hash") then return { "corrupt", "head" } end
 for i = 2, 7 do
   if not type_is(KEYS[i], "hash") then return { "corrupt", "records" } end
 end
-for i = 8, #KEYS do
+if not type_is(KEYS[8], "zset") then return { "corrupt", "deadlines" } end
+for i = FIRST_STREAM, #KEYS do
   if not type_is(KEYS[i], "stream") then return { "corrupt", "events" } end
 end
 
@@ -48,7 +52,7 @@ end
 
 -- An entry that somebody added by hand may stand above the head: later events must pass it.
 local generation, number = head.generation, head.number
-for i = 8, #KEYS do
+for i = FIRST_STREAM, #KEYS do
   if redis.call("EXISTS", KEYS[i]) == 1 then
     local info = redis.call("XINFO", "STREAM", KEYS[i])
     for j = 1, #info, 2 do
@@ -62,8 +66,8 @@ for i = 8, #KEYS do
   end
 end
 
-for i = 8, #KEYS do
-  local checkpoint, anchor = ARGV[2 * (i - 7) + 1], ARGV[2 * (i - 7) + 2]
+for i = FIRST_STREAM, #KEYS do
+  local checkpoint, anchor = ARGV[2 * (i - 8) + 1], ARGV[2 * (i - 8) + 2]
   if checkpoint ~= "0-0" then
     if is_new then return { "no_head" } end
     local at_number = tonumber(string.match(checkpoint, "-(%d+)$"))
@@ -81,7 +85,7 @@ local owner = redis.call("CLUSTER", "MYID")
 head.number = number + 1
 local id = int(head.generation) .. "-" .. int(head.number)
 -- From here on it must succeed.
-for i = 8, #KEYS do
+for i = FIRST_STREAM, #KEYS do
   redis.call("XADD", KEYS[i], id, "v", "1", "at", int(now_ms()), "kind", "opened", "owner", owner)
 end
 redis.call("HSET", head_key, "owner", owner, "generation", int(head.generation), "number",
@@ -90,4 +94,5 @@ redis.call("HSETNX", head_key, "records", "0")
 redis.call("HSETNX", head_key, "records_since_ms", int(now_ms()))
 -- The sentinels: a key that exists is never created in the middle of a slot's migration.
 for i = 2, 7 do redis.call("HSETNX", KEYS[i], "-", "") end
+redis.call("ZADD", KEYS[8], "NX", "+inf", "-")
 return { "done", head.generation, head.number }

@@ -6,6 +6,8 @@
 -- KEYS[3] events  stream that the worker drains into the ledger
 -- KEYS[4] records_0  hash: request records, first generation; KEYS[5], KEYS[6] the others
 -- KEYS[7] tombstones_0  hash: tombstones, first generation; KEYS[8], KEYS[9] the others
+-- KEYS[10] deadlines  sorted set: orders by the time at which somebody has to look at them
+-- KEYS[11] users      hash: units that users have of this product, where it has a limit
 --
 -- ARGV[1] seen_generation  integer >= 0
 -- ARGV[2] seen_number      integer >= 0
@@ -14,13 +16,14 @@
 -- ARGV[5] record_cap       integer, records that one generation may hold
 -- ARGV[6] tombstone_cap    integer, tombstones that one generation may hold
 -- ARGV[7] shard            integer >= 0, this shard's number in that layout
--- ARGV[8] requests         packed, see sharding/packing.py; may be an empty list
--- ARGV[9] donor            partition that the units were taken from
--- ARGV[10] transfer        integer >= 1, the number of the take
--- ARGV[11] quantity        integer >= 1, the units of the take
+-- ARGV[8] partition        this shard's partition
+-- ARGV[9] requests         packed, see sharding/packing.py; may be an empty list
+-- ARGV[10] donor           partition that the units were taken from
+-- ARGV[11] transfer        integer >= 1, the number of the take
+-- ARGV[12] quantity        integer >= 1, the units of the take
 --
 -- Returns one of
---   {"done", generation, number, available, statuses, firsts, state}  as deduct.lua
+--   {"done", generation, number, available, statuses, firsts, state, at_ms}  as deduct.lua
 --   {"fenced", why}
 --   {"missing"}  no such key
 --   {"corrupt", what}
@@ -28,14 +31,15 @@
 -- @include events
 -- @include stock
 -- @include records
+-- @include orders
 -- @include serve
 
 local stock_key, events_key = KEYS[2], KEYS[3]
 local memory = { KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
-local product, requests = ARGV[3], ARGV[8]
+local product, requests = ARGV[3], ARGV[9]
 local call = { product = product, layout = ARGV[4], record_cap = ARGV[5], tombstone_cap = ARGV[6],
-  shard = ARGV[7], mode = "home" }
-local donor, transfer, quantity = ARGV[9], ARGV[10], ARGV[11]
+  shard = ARGV[7], partition = ARGV[8], mode = "home", deadlines = KEYS[10], users = KEYS[11] }
+local donor, transfer, quantity = ARGV[10], ARGV[11], ARGV[12]
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
 if not head then return refusal end
@@ -48,13 +52,15 @@ if is_new then
   stock.available = stock.available + quantity
   stock.moves = stock.moves + 1
 end
+refusal = wrong_type(KEYS[10], "zset", "deadlines") or wrong_type(KEYS[11], "hash", "users")
+if refusal then return refusal end
 local served
 served, refusal = serve(cmsgpack.unpack(requests), call, stock, head, memory)
 if not served then return refusal end
 
 local done = { "done", head.generation, head.number, stock.available, served.statuses, served.firsts,
-  stock.state }
-if not is_new and served.sold == 0 then
+  stock.state, served.at_ms }
+if not is_new and served.sold + served.held == 0 then
   touch(head)
   return done
 end
@@ -71,5 +77,5 @@ if refusal then return refusal end
 done[3] = head.number
 write_counts(stock)
 if is_new then redis.call("HSET", stock_key, "in:" .. donor, transfer) end
-remember(served, head, memory)
+remember(served, call, head, memory)
 return done

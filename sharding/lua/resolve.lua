@@ -33,7 +33,7 @@ local stock_key, events_key = KEYS[2], KEYS[3]
 local memory = { KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
 local product, epoch, layout, tombstone_cap = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local request_id, tombstone = ARGV[7], ARGV[8]
-local KNOWN = { d = "R", i = "X", n = "N", b = "B" }
+local KNOWN = { d = "R", h = "R", c = "R", f = "R", i = "X", n = "N", b = "B" }
 local DECIDED = { n = "N", b = "B" }
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
@@ -53,7 +53,7 @@ local known = found[1]
 local is_upgrade = known == "b" and tombstone == "n"
 if known and not is_upgrade then
   touch(head)
-  return came_to(KNOWN[string.sub(known, 1, 1)] or "M", tonumber(string.match(known, "^[di](%d+):")))
+  return came_to(KNOWN[string.sub(known, 1, 1)] or "M", tonumber(string.match(known, "^[dhcfi](%d+):")))
 end
 if tombstone == "" then return came_to(known and "B" or "S") end
 if stock.epoch ~= epoch or stock.layout ~= layout or not stock.serves then return came_to("S") end

@@ -5,6 +5,7 @@
 -- KEYS[1] head    hash: the partition's fence
 -- KEYS[2] stock   hash: the shard
 -- KEYS[3] events  stream that the worker drains into the ledger
+-- KEYS[4] users   hash: units that users have of this product
 --
 -- ARGV[1] seen_generation  integer >= 0
 -- ARGV[2] seen_number      integer >= 0
@@ -23,7 +24,7 @@
 -- @include events
 -- @include stock
 
-local stock_key, events_key = KEYS[2], KEYS[3]
+local stock_key, events_key, users_key = KEYS[2], KEYS[3], KEYS[4]
 local product, epoch, layout, serves = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
@@ -31,6 +32,8 @@ if not head then return refusal end
 local stock
 stock, refusal = read_stock(stock_key)
 if not stock and refusal[1] ~= "missing" then return refusal end
+refusal = wrong_type(users_key, "hash", "users")
+if refusal then return refusal end
 local function answer(word) return { word, head.generation, head.number } end
 
 local joins = not stock or stock.epoch < epoch
@@ -53,7 +56,8 @@ if refusal then return refusal end
 -- From here on it must succeed.
 if joins then
   write_counts(stock)
-  redis.call("HSET", stock_key, "epoch", int(epoch), "state", "open", "frozen", "0")
+  redis.call("HSET", stock_key, "epoch", int(epoch), "state", "open", "frozen", "0", "max_per_user", "0")
+  redis.call("HSETNX", users_key, "-", "")
 end
 redis.call("HSET", stock_key, "layout", int(layout), "serves", serves)
 return answer("done")

@@ -16,7 +16,7 @@ from inventory.client import AsyncInventoryClient, NewProduct, RetryPolicy, Stoc
 SERVERS = WORKERS = (0, 1)
 OPEN_WITHIN_S = 20.0
 DRAINED_WITHIN_S = 30.0
-PATIENT = RetryPolicy(deadline_s=60.0, try_timeout_s=30.0)
+PATIENT = RetryPolicy(deadline_s=60.0, try_timeout_s=30.0, tries_max=1_000)
 """A caller that only gives up when something is broken for good."""
 
 _product_ids = count(1)
@@ -64,11 +64,17 @@ class Shop:
         for number in WORKERS:
             await self.stack.start_worker(number)
 
-    async def on_sale(self, total: int, *, shards: int = 6) -> int:
+    async def on_sale(self, total: int, *, shards: int = 6, max_per_user: int = 0) -> int:
         """A new product on sale; returns its id."""
         product_id = next(_product_ids)
         await self.caller.put_product(
-            NewProduct(product_id=product_id, total_stock=total, buffer_percent=0, shards=shards)
+            NewProduct(
+                product_id=product_id,
+                total_stock=total,
+                buffer_percent=0,
+                shards=shards,
+                max_per_user=max_per_user,
+            )
         )
         await self.caller.load([product_id])
         return product_id
@@ -102,6 +108,13 @@ async def ended(process: Process, *, within_s: float) -> int:
     """The exit code of a process that is on its way out."""
     async with asyncio.timeout(within_s):
         return await process.wait()
+
+
+async def strike(process: Process, *, after_s: float) -> None:
+    """SIGKILL in the middle of whatever it does, and its next life."""
+    await asyncio.sleep(after_s)
+    process.kill()
+    await process.start()
 
 
 def ids(prefix: str, number: int) -> Sequence[str]:

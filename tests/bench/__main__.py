@@ -25,6 +25,7 @@ from inventory.client import AsyncInventoryClient
 from tests.bench.figures import Figure, Topic, figure_of
 from tests.bench.hot import HotProduct
 from tests.bench.ledger_rates import STOP_GRACE_S, JournalRates, sell_and_record
+from tests.bench.orders import Orders
 from tests.bench.products import (
     ON_SALE,
     PLENTY,
@@ -32,13 +33,14 @@ from tests.bench.products import (
     SOLD_OUT,
     bring_on_sale,
     hot_and_cold,
+    ordered,
     product,
 )
 from tests.bench.programs import BareRedis, start_echo
 from tests.bench.report import as_object, print_tables
 from tests.bench.sales import Sales
 from tests.bench.service import Service
-from tests.bench.topics import BATCH_DEDUCT, Bench
+from tests.bench.topics import BATCH_DEDUCT, DEDUCT, Bench
 from tests.bench.window import Measured
 
 OPEN_WITHIN_S = 20.0
@@ -94,7 +96,7 @@ async def _running(chosen: argparse.Namespace) -> AsyncIterator[Bench]:
         sold = await sell_and_record(stack, RECORDED, total=PLENTY, rows=chosen.rows)
         # After the recording, which is of one product.
         async with AsyncInventoryClient(stack.grpc_address()) as client:
-            await bring_on_sale(client, hot_and_cold())
+            await bring_on_sale(client, [*hot_and_cold(), *ordered()])
         mysql = {"mysql": family(stack.database.process.pid)}
         echo, echo_address = await start_echo(stack)
         redis = BareRedis(find_programs(), stack.directory)
@@ -109,6 +111,7 @@ async def _running(chosen: argparse.Namespace) -> AsyncIterator[Bench]:
                 journal=JournalRates(stack.mysql_url, sold, mysql),
                 hot=HotProduct(service, baseline=BATCH_DEDUCT),
                 sales=Sales(service, baseline=BATCH_DEDUCT),
+                orders=Orders(service, baseline=DEDUCT),
                 seed=chosen.seed,
             )
         finally:

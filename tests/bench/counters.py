@@ -15,13 +15,15 @@ READ_WITHIN_S = 10.0
 
 _NAMES = {
     ("inventory_deductions_total", "deducted"): ACCEPTED,
+    ("inventory_orders_total", "deduct_order confirmed"): ACCEPTED,
+    ("inventory_orders_total", "confirm confirmed"): ACCEPTED,
     ("inventory_deductions_total", "insufficient_stock"): REFUSED,
     ("inventory_deductions_total", "unavailable"): UNAVAILABLE,
     ("inventory_script_requests_count", ""): SCRIPT_CALLS,
     ("inventory_redis_round_calls_sum", ""): REDIS_CALLS,
     ("inventory_shard_moves_total", "put"): MOVES,
 }
-"""What a sample counts here, by its name and the value of its only label."""
+"""What a sample counts here, by its name and the values of its labels."""
 
 Work = Mapping[str, float]
 """How much was done by what it is: ACCEPTED and REFUSED, and all of WORK."""
@@ -39,7 +41,7 @@ def added_up(texts: Iterable[str]) -> Work:
     for text in texts:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                name = _NAMES.get((sample.name, "".join(sample.labels.values())))
+                name = _NAMES.get((sample.name, " ".join(sample.labels.values())))
                 if name is not None:
                     total[name] += sample.value
     return total

@@ -7,30 +7,40 @@ that most of what it costs is gRPC itself.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 from hdrh.histogram import HdrHistogram
 
 from inventory.client.channels import OPTIONS
 from inventory.v1 import inventory_pb2
-from tests.bench import requests
+from tests.bench import order_calls, requests
 from tests.bench.cpu import Watched, since
+from tests.bench.order_calls import Ask, Call, new_order_ids
 from tests.bench.requests import FIRST_TRY, Template
 from tests.bench.window import Collector, Measured, Window, report_of
 
 UNARY, BATCH, STREAM = "unary", "batch", "stream"
+SELL, PAY = "sell", "pay"
+"""Orders: at once, or held and then confirmed."""
 PERCENTILES = (50.0, 99.0, 99.9, 100.0)
 LATENCY_US_MAX = 60_000_000
 LATENCY_DIGITS = 3
 _SERVICE = "/inventory.v1.InventoryService/"
 _TIMEOUT_S = 30.0
-
-Call = Callable[[bytes], Awaitable[bytes]]
-
+_Response: TypeAlias = (
+    inventory_pb2.DeductResponse | inventory_pb2.DeductOrderResponse | inventory_pb2.ConfirmResponse
+)
+_ALONE: Mapping[str, type[_Response]] = {
+    UNARY: inventory_pb2.DeductResponse,
+    SELL: inventory_pb2.DeductOrderResponse,
+    PAY: inventory_pb2.ConfirmResponse,
+}
+"""What the answer to one request is."""
+_ACCEPTED = (inventory_pb2.OUTCOME_DEDUCTED, inventory_pb2.OUTCOME_CONFIRMED)
 
 if TYPE_CHECKING:  # these take parameters in the stubs only
     _UnaryMethod = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
@@ -50,6 +60,8 @@ class LoadPlan:
     attempt: int = FIRST_TRY
     size: int = 1
     """Items of a batch or of a message on a stream."""
+    lines: int = 1
+    """Of an order; each of another product, from `product_id` on."""
     in_flight: int
     """Calls at a time, or messages at a time on each stream."""
     channels: int
@@ -80,16 +92,34 @@ async def _closed_loop(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> 
         template = requests.stream_batch(plan.product_id, plan.size)
         lanes = [_stream_lane(channel, template, plan.in_flight, collector) for channel in channels]
     else:
-        template = _template(
-            plan
-        )  # one for all, so that no two calls are for the same cold products
         lanes = [
-            _call_lane(call(plan.shape, channel), template, collector)
-            for channel in channels
+            _call_lane(ask, collector)
+            for ask in _asks(plan, channels)
             for _ in range(plan.in_flight // plan.channels)
         ]
     window = await collector.measure(lanes, warm_up_s=plan.warm_up_s, seconds=plan.seconds)
     return _counted(plan.shape, window)
+
+
+def _asks(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> Sequence[Ask]:
+    """How to ask over each channel."""
+    if plan.shape in (SELL, PAY):
+        order_ids = new_order_ids()
+        return [_ordering(plan, channel, order_ids) for channel in channels]
+    template = _template(plan)  # one for all, so that no two calls are for the same cold products
+    return [_deducting(call(plan.shape, channel), template) for channel in channels]
+
+
+def _deducting(send: Call, template: Template) -> Ask:
+    return lambda: send(template.fresh())
+
+
+def _ordering(plan: LoadPlan, channel: grpc.aio.Channel, order_ids: Iterator[int]) -> Ask:
+    product_ids = range(plan.product_id, plan.product_id + plan.lines)
+    if plan.shape == SELL:
+        return order_calls.selling(_method(channel, "DeductOrder"), product_ids, order_ids)
+    reserve, confirm = _method(channel, "Reserve"), _method(channel, "Confirm")
+    return order_calls.paying(reserve, confirm, product_ids, order_ids)
 
 
 def _template(plan: LoadPlan) -> Template:
@@ -101,14 +131,17 @@ def _template(plan: LoadPlan) -> Template:
 
 def call(shape: str, channel: grpc.aio.Channel) -> Call:
     """How one request is sent, or one batch."""
-    name = "BatchDeduct" if shape == BATCH else "Deduct"
+    return _method(channel, "BatchDeduct" if shape == BATCH else "Deduct")
+
+
+def _method(channel: grpc.aio.Channel, name: str) -> Call:
     method: _UnaryMethod = channel.unary_unary(_SERVICE + name)
     return partial(method, timeout=_TIMEOUT_S)
 
 
-async def _call_lane(send: Call, template: Template, collector: Collector[bytes]) -> None:
+async def _call_lane(ask: Ask, collector: Collector[bytes]) -> None:
     while not collector.is_over:
-        collector.take(await send(template.fresh()))
+        collector.take(await ask())
 
 
 async def _stream_lane(
@@ -200,7 +233,7 @@ def _counted(
     shape: str, window: Window[bytes], latency_ms: Mapping[str, float] | None = None
 ) -> Measured:
     outcomes = [outcome for answer in window.answers for outcome in outcomes_of(shape, answer)]
-    accepted = outcomes.count(inventory_pb2.OUTCOME_DEDUCTED)
+    accepted = sum(outcomes.count(outcome) for outcome in _ACCEPTED)
     refused = outcomes.count(inventory_pb2.OUTCOME_INSUFFICIENT_STOCK)
     assert accepted + refused == len(outcomes), f"{len(outcomes) - accepted - refused} failed"
     return Measured(
@@ -214,8 +247,8 @@ def _counted(
 
 def outcomes_of(shape: str, answer: bytes) -> Sequence[int]:
     """What the requests of one message came to."""
-    if shape == UNARY:
-        return [inventory_pb2.DeductResponse.FromString(answer).outcome]
+    if shape in _ALONE:
+        return [_ALONE[shape].FromString(answer).outcome]
     if shape == BATCH:
         results = inventory_pb2.BatchDeductResponse.FromString(answer).results
     else:

@@ -9,6 +9,8 @@ ON_SALE, SOLD_OUT, RECORDED = 1, 2, 3
 HOT = {1: 11, 3: 12, 6: 13, 12: 14, 24: 15}
 """A product for each number of shards."""
 COLD = range(1_001, 2_001)
+ORDERED = range(21, 24)
+"""What orders are for; none of them is sold in another way."""
 FIRST_SALE = 10_001
 """From here on, each sale to the last unit has a product of its own."""
 PLENTY = 1_000_000_000
@@ -28,6 +30,11 @@ def hot_and_cold() -> Sequence[NewProduct]:
         *(product(product_id, PLENTY, shards=shards) for shards, product_id in HOT.items()),
         *(product(product_id, PLENTY, shards=1) for product_id in COLD),
     ]
+
+
+def ordered() -> Sequence[NewProduct]:
+    """The products of the orders' lines."""
+    return [product(product_id, PLENTY) for product_id in ORDERED]
 
 
 async def bring_on_sale(client: AsyncInventoryClient, products: Sequence[NewProduct]) -> None:

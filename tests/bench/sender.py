@@ -10,7 +10,8 @@ import grpc
 from inventory.client.channels import OPTIONS
 from inventory.v1 import inventory_pb2
 from tests.bench import requests
-from tests.bench.load import BATCH, Call, call, outcomes_of
+from tests.bench.load import BATCH, call, outcomes_of
+from tests.bench.order_calls import Call
 from tests.bench.requests import Template
 from tests.bench.window import Measured
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from inventory.v1.inventory_pb2 import BatchDeductRequest
+from tests.bench import orders
 from tests.bench.counters import added_up
 from tests.bench.hot import name_of
 from tests.bench.masters import ScriptLoad, largest_shares
@@ -69,6 +70,17 @@ async def test_a_hot_product_is_sold_over_more_and_more_shards(report: dict[str,
         assert 0 < ratio["min"] <= ratio["max"]
 
 
+async def test_orders_of_one_line_and_of_three_are_compared_with_deductions(
+    report: dict[str, Any],
+) -> None:
+    for call in orders.SHAPES:
+        one, three = [report["figures"][orders.name_of(call, lines)] for lines in (1, 3)]
+        for figure in (one, three):
+            assert figure["unit"] == "orders"
+            assert set(figure["ratios"]) == {"Deduct"}
+        assert three["work"]["Redis calls"]["min"] > one["work"]["Redis calls"]["max"]
+
+
 async def test_one_shard_is_on_one_master_and_three_are_on_all(report: dict[str, Any]) -> None:
     shares = {shards: report["figures"][name_of(shards)]["shares"] for shards in HOT}
     assert shares[1]["script time, hot alone"]["median"] > 0.9
@@ -105,7 +117,9 @@ async def test_latencies_are_told_at_three_loads(report: dict[str, Any]) -> None
 
 def test_counters_of_several_processes_are_added_up() -> None:
     text = (
-        'inventory_deductions_total{outcome="deducted"} 4.0\n'
+        'inventory_deductions_total{outcome="deducted"} 3.0\n'
+        'inventory_orders_total{call="reserve",outcome="held"} 9.0\n'
+        'inventory_orders_total{call="confirm",outcome="confirmed"} 1.0\n'
         'inventory_shard_moves_total{step="put"} 2.0\n'
         'inventory_shard_moves_total{step="ack"} 1.0\n'
         "inventory_script_requests_count 3.0\n"

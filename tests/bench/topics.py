@@ -9,6 +9,7 @@ from tests.bench.figures import REFUSED, Rounds, Topic
 from tests.bench.hot import HotProduct
 from tests.bench.ledger_rates import JournalRates, drained
 from tests.bench.load import LoadPlan
+from tests.bench.orders import Orders
 from tests.bench.products import SOLD_OUT
 from tests.bench.programs import BareRedis
 from tests.bench.requests import FIRST_TRY, UNKNOWN_TRY
@@ -49,6 +50,7 @@ class Bench:
     journal: JournalRates
     hot: HotProduct
     sales: Sales
+    orders: Orders
     seed: int
 
     def measures(self, rounds: Rounds) -> Sequence[tuple[Topic, Measure]]:
@@ -64,6 +66,7 @@ class Bench:
             *self._ledger(),
             *self.hot.topics(),
             *self.sales.topics(),
+            *self.orders.topics(),
             *self._latencies(rounds),
         ]
 

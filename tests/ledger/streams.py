@@ -7,6 +7,7 @@ from itertools import count
 from msgpack import packb
 
 from sharding.events import BEFORE_ALL, EventId, Kind
+from sharding.orders import OrderState
 from sharding.partitions import Entry
 from worker.merge import Chunk, received
 
@@ -17,6 +18,11 @@ def fresh_request_ids(number: int) -> list[str]:
     """Ids that nobody had before."""
     stamp = time.time_ns()
     return [f"r-{stamp:x}-{next(_request_ids)}" for _ in range(number)]
+
+
+def fresh_order_ids(number: int) -> list[int]:
+    """Orders that nobody had before."""
+    return [time.time_ns() // 1_000 * 1_000 + next(_request_ids) % 1_000 for _ in range(number)]
 
 
 def flat(**fields: object) -> tuple[bytes, ...]:
@@ -47,21 +53,49 @@ class FakeStream:
             Kind.LOAD, product_id, epoch=epoch, quantity=units, state="loading", layout=layout
         )
 
-    def deduct(self, product_id: int, sales: Iterable[tuple[str, int]], *, epoch: int = 1) -> Entry:
-        """`sales`: request id and quantity of each accepted request."""
+    def deduct(
+        self,
+        product_id: int,
+        sales: Iterable[tuple[str, int]],
+        *,
+        holds: Iterable[tuple[str, int]] = (),
+        epoch: int = 1,
+    ) -> Entry:
+        """`sales` and `holds`: request id and quantity of each accepted request."""
         requests: list[object] = []
-        units = statuses = 0
-        for request_id, quantity in sales:
-            requests += [request_id, quantity, "7", "9"]
-            units += quantity
-            statuses += 1
-        self._add(product_id, available=-units, sold=units)
+        statuses, units = b"", {"D": 0, "H": 0}
+        for status, taken in (("D", sales), ("H", holds)):
+            for request_id, quantity in taken:
+                requests += [request_id, quantity, "7", "H 9 60000 1:1:-" if status == "H" else "9"]
+                statuses += status.encode()
+                units[status] += quantity
+        self._add(product_id, available=-sum(units.values()), sold=units["D"], held=units["H"])
         return self._shard_entry(
-            Kind.DEDUCT,
+            Kind.DEDUCT, product_id, epoch=epoch, requests=packb(requests), statuses=statuses
+        )
+
+    def hold(self, product_id: int, holds: Iterable[tuple[str, int]]) -> Entry:
+        """`holds`: request id and quantity of each line, for user 7."""
+        return self.deduct(product_id, (), holds=holds)
+
+    def end(
+        self,
+        product_id: int,
+        ends: Iterable[tuple[str, int]],
+        why: OrderState,
+        decisions: Iterable[int] = (),
+    ) -> Entry:
+        """Holds that end, as request id and quantity; `decisions`: orders that came to `why` here."""
+        ended = list(ends)
+        units = sum(quantity for _, quantity in ended)
+        self._add(product_id, held=-units, **{"sold" if why.is_sold else "available": units})
+        return self._shard_entry(
+            Kind.ORDERS,
             product_id,
-            epoch=epoch,
-            requests=packb(requests),
-            statuses=b"D" * statuses,
+            ends=",".join(
+                f"{request_id}:{why.value}:{quantity}:7" for request_id, quantity in ended
+            ),
+            decisions=",".join(f"{order_id}:{why.value}:7" for order_id in decisions),
         )
 
     def adjust(self, kind: Kind, product_id: int, units: int, request_id: str) -> Entry:

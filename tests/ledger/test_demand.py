@@ -98,6 +98,10 @@ async def test_demand_events_and_many_shards_are_looked_at(
     assert await seen(demand, asked) == LiveProduct(asked, 0, 6)
     assert await seen(demand, changed) == LiveProduct(changed, 12, 12)
     assert await seen(demand, large) == LiveProduct(large, 0, 24)
+    await write(
+        database, "UPDATE product_inventory SET max_per_user = 2 WHERE product_id = %s", asked
+    )
+    assert await seen(demand, asked) == LiveProduct(asked, 0, 6, is_fixed=True)
     await products.begin_close(asked)
     assert await seen(demand, asked) is None
 

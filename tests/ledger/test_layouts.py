@@ -94,6 +94,26 @@ async def test_another_wish_meanwhile_changes_nothing(
     assert len(await changes_of(layouts, product_id)) == 1
 
 
+async def test_a_product_with_a_limit_per_user_changes_its_count_while_it_is_closed(
+    layouts: Layouts, products: Products, database: Database, on_sale: OnSale
+) -> None:
+    product_id = await on_sale()
+    sql = "UPDATE product_inventory SET max_per_user = 2 WHERE product_id = %s"
+    await write(database, sql, product_id)
+    for cause in Cause:
+        with pytest.raises(LedgerConflictError, match="while it is closed") as refused:
+            await want(layouts, product_id, 12, cause)
+        assert refused.value.conflict is Conflict.LIMIT_FIXES_SHARDS
+    assert (await products.get(product_id)).shards == 0
+    assert await want(layouts, product_id, 6) == Aim(1, in_force=True)
+    assert await changes_of(layouts, product_id) == []
+    await close(products, product_id)
+    assert (await want(layouts, product_id, 12)).in_force
+    assert await load(products, product_id) == 2
+    row = await products.get(product_id)
+    assert (row.layout_shards, row.plan.max_per_user) == (12, 2)
+
+
 async def test_a_count_that_is_in_force_needs_no_change(layouts: Layouts, on_sale: OnSale) -> None:
     product_id = await on_sale()
     assert await want(layouts, product_id, 6) == Aim(1, in_force=True)

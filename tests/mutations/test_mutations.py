@@ -116,6 +116,74 @@ MUTATIONS = {
         "await asyncio.sleep(0)",
         "test_decided.py::test_units_that_come_back_are_sold_at_once_in_every_process",
     ),
+    "the compare-and-set of a decision": Mutation(
+        "lua/decide.lua",
+        'C = { H = "C" }',
+        'C = { H = "C", E = "C" }',
+        "test_orders.py::test_a_late_confirmation_takes_the_units_again_or_wants_a_refund",
+    ),
+    "the end of a hold by its order's decision": Mutation(
+        "lua/decide.lua",
+        "if HOLDS[order.state] and not HOLDS[target] then",
+        "if false then",
+        "test_orders.py::test_a_hold_is_confirmed_once",
+    ),
+    "the deadline": Mutation(
+        "lua/decide.lua",
+        'order.state == "H" and now > order.deadline_ms',
+        "false",
+        "test_orders.py::test_a_hold_ends_when_its_time_is_over_whoever_looks_first",
+    ),
+    "the note that a hold has ended": Mutation(
+        "lua/settle.lua",
+        'elseif line.letter == "h" and not ended[request_id] then',
+        "elseif not ended[request_id] then",
+        "test_order_races.py::test_an_end_that_is_told_twice_ends_a_hold_once",
+    ),
+    "the tombstone of an order that was released before it came": Mutation(
+        "lua/order.lua",
+        'if #tombstones > 0 then redis.call("HSET"',
+        'if false then redis.call("HSET"',
+        "test_orders.py::test_what_is_released_before_it_comes_holds_nothing",
+    ),
+    "the end of a release that broke off": Mutation(
+        "ordering.py",
+        "known = await self._finder.bar(want.order_id)",
+        "pass",
+        "test_order_races.py::test_who_is_told_of_a_release_that_broke_off_completes_it",
+    ),
+    "the look elsewhere for an order that was released here": Mutation(
+        "reserving.py",
+        "known = await self._finder.bar(wanted.order_id)",
+        "known = None",
+        "test_order_races.py::test_an_order_is_found_though_its_former_home_was_told_of_a_release",
+    ),
+    "the state that lines were told of": Mutation(
+        "lua/decide.lua",
+        "if order.state ~= lines or",
+        "if",
+        "test_order_races.py"
+        "::test_a_word_of_delivery_that_was_held_up_says_nothing_of_a_later_state",
+    ),
+    "the room that a user has again": Mutation(
+        "lua/include/holds.lua",
+        "changes.users[line.user] = (changes.users[line.user] or 0) + line.quantity",
+        "",
+        "test_order_races.py::test_a_users_room_comes_back_with_a_hold",
+    ),
+    "the count of held units": Mutation(
+        "lua/include/serve.lua",
+        "stock.held = stock.held + quantity",
+        "",
+        "test_orders.py::test_a_hold_is_confirmed_once",
+    ),
+    "the shards that a resolution has not come to": Mutation(
+        "resolving.py",
+        "if not any(each.status is Status.REPLAYED for each in found):",
+        "if all(each.status is Status.STALE for each in found):",
+        "test_order_races.py"
+        "::test_a_resolution_that_broke_off_at_one_shard_decides_nothing_at_the_others",
+    ),
 }
 
 

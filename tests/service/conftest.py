@@ -22,10 +22,13 @@ from inventory.v1.admin_pb2_grpc import AdminServiceStub
 from inventory.v1.inventory_pb2_grpc import InventoryServiceStub
 from server.admin import AdminService
 from server.calls import Calls
+from server.events import EventService, Tail
+from server.holds import HoldService
 from server.intake import Intake
 from server.lifecycle import Lifecycle
 from server.listener import ADMIN, INVENTORY, grpc_server, listen
 from server.metrics import Metrics
+from server.orders import OrderService
 from server.resharding import Resharding
 from server.resolving import Resolver
 from server.service import InventoryService
@@ -33,10 +36,18 @@ from server.settings import ServerSettings
 from server.stocks import StockReader
 from server.streams import Lives
 from server.wire import ResultEncoder
-from tests.service.fakes import FakeLayouts, FakeProducts, FakeStock
+from tests.service.fakes import (
+    FakeFeed,
+    FakeHolds,
+    FakeLayouts,
+    FakeOrders,
+    FakeProducts,
+    FakeStock,
+)
 
 PARTITIONS = 48
 PRODUCT = 1001
+GRACE_S = 1.0
 CALL_S = 10
 """Deadline of calls that are not about deadlines: a test that hangs fails."""
 
@@ -48,6 +59,9 @@ class Service:
     stock: FakeStock
     products: FakeProducts
     layouts: FakeLayouts
+    orders: FakeOrders
+    holds: FakeHolds
+    feed: FakeFeed
     lives: Lives
     registry: CollectorRegistry
     log: LogCapture
@@ -84,30 +98,61 @@ def limits() -> Limits:
 @pytest.fixture
 async def service(limits: Limits) -> AsyncIterator[Service]:
     stock, products, layouts = FakeStock(), FakeProducts(), FakeLayouts()
+    orders, holds, feed = FakeOrders(), FakeHolds(), FakeFeed()
     stock.available[PRODUCT] = 1_000_000
     log = LogCapture()
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     lives = Lives(metrics, age_s_max=limits.age_s, streams_max=limits.streams)
-    calls = Calls(metrics, structlog.wrap_logger(None, processors=[log]))
-    calls.serve(INVENTORY, _inventory(stock, products, lives, metrics, limits))
-    calls.serve(ADMIN, _admin(stock, products, layouts))
+    logger = structlog.wrap_logger(None, processors=[log])
+    calls = Calls(metrics, logger)
+    intake = Intake(cast(Any, stock), metrics, items_max=limits.items)
+    calls.serve(
+        INVENTORY,
+        _inventory(stock, products, lives, metrics, limits, intake),
+        OrderService(cast(Any, orders), intake, GRACE_S, logger),
+        EventService(cast(Any, feed), Tail(cast(Any, feed)), lives),
+    )
+    calls.serve(
+        ADMIN,
+        _admin(stock, products, layouts),
+        HoldService(cast(Any, holds), cast(Any, orders), intake, GRACE_S),
+    )
     settings = ServerSettings(grpc_calls_max=limits.calls)
     server = grpc_server(settings, calls, health.HealthServicer())
     port = listen(server, "127.0.0.1:0", settings)
     await server.start()
     address = f"127.0.0.1:{port}"
     async with grpc.aio.insecure_channel(address) as channel:
-        yield Service(stock, products, layouts, lives, registry, log, server, address, channel)
+        yield Service(
+            stock,
+            products,
+            layouts,
+            orders,
+            holds,
+            feed,
+            lives,
+            registry,
+            log,
+            server,
+            address,
+            channel,
+        )
     stock.open_gate.set()
+    orders.open_gate.set()
     await server.stop(0)
 
 
 def _inventory(
-    stock: FakeStock, products: FakeProducts, lives: Lives, metrics: Metrics, limits: Limits
+    stock: FakeStock,
+    products: FakeProducts,
+    lives: Lives,
+    metrics: Metrics,
+    limits: Limits,
+    intake: Intake,
 ) -> InventoryService:
     return InventoryService(
-        intake=Intake(cast(Any, stock), metrics, items_max=limits.items),
+        intake=intake,
         reader=StockReader(cast(Any, stock), cast(Any, products)),
         resolver=Resolver(cast(Any, stock), cast(Any, products)),
         lives=lives,

@@ -1,12 +1,21 @@
 """Stock and ledger in memory, with the methods that the server calls, and faults on demand."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from ledger.errors import Conflict, LedgerConflictError, UnknownProductError
+from ledger.errors import (
+    Conflict,
+    LedgerConflictError,
+    LedgerUnavailableError,
+    UnknownProductError,
+)
+from ledger.events_feed import ServiceEvent
+from ledger.holds import HoldRow
 from ledger.layouts import Aim, Cause, ChangeState
 from ledger.products import Adjustment, JournalKind, ProductRow, ProductSettings
+from ledger.service_events import ServiceEventKind
+from sharding.orders import Held, Line, Order, OrderAnswer, OrderState
 from sharding.outcomes import (
     Answer,
     Deduction,
@@ -187,7 +196,12 @@ class FakeProducts:
         self._fail()
         self.add(wanted.product_id, total=wanted.total_stock)
         percent = wanted.buffer_percent
-        return self._set(wanted.product_id, name=wanted.name, buffer_percent=percent)
+        return self._set(
+            wanted.product_id,
+            name=wanted.name,
+            buffer_percent=percent,
+            max_per_user=wanted.max_per_user,
+        )
 
     async def get(self, product_id: int) -> ProductRow:
         self._fail()
@@ -254,6 +268,152 @@ class FakeProducts:
         failure = self.failures.pop(0) if self.failures else None
         if failure:
             raise failure
+
+
+@dataclass
+class FakeOrders:
+    """Orders of any units. `answers` are the next ones, `failures` are raised before them."""
+
+    kept: dict[int, Order] = field(default_factory=dict)
+    answers: list[OrderAnswer] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+    calls: list[tuple[str, int, dict[str, object]]] = field(default_factory=list)
+    open_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: int = 0
+    """Calls that came to their end, answered or not."""
+
+    def __post_init__(self) -> None:
+        self.open_gate.set()
+
+    async def reserve(
+        self, order_id: int, *, user_id: int, lines: Sequence[Line], ttl_s: float, attempt: int = 0
+    ) -> OrderAnswer:
+        fields = {"user_id": user_id, "lines": lines, "ttl_s": ttl_s, "attempt": attempt}
+        made = self._make(order_id, user_id, lines, OrderState.HELD)
+        return await self._answer("reserve", order_id, fields, Outcome.HELD, made)
+
+    async def sell(
+        self, order_id: int, *, user_id: int, lines: Sequence[Line], attempt: int = 0
+    ) -> OrderAnswer:
+        fields = {"user_id": user_id, "lines": lines, "attempt": attempt}
+        made = self._make(order_id, user_id, lines, OrderState.CONFIRMED)
+        return await self._answer("sell", order_id, fields, Outcome.CONFIRMED, made)
+
+    async def confirm(self, order_id: int, *, product_id: int = 0) -> OrderAnswer:
+        fields = {"product_id": product_id}
+        made = self._end(order_id, OrderState.CONFIRMED)
+        return await self._answer("confirm", order_id, fields, Outcome.CONFIRMED, made)
+
+    async def release(self, order_id: int, *, product_id: int = 0) -> OrderAnswer:
+        fields = {"product_id": product_id}
+        made = self._end(order_id, OrderState.RELEASED)
+        return await self._answer("release", order_id, fields, Outcome.RELEASED, made)
+
+    async def extend(self, order_id: int, ttl_s: float, *, product_id: int = 0) -> OrderAnswer:
+        fields = {"ttl_s": ttl_s, "product_id": product_id}
+        made = self._end(order_id, OrderState.HELD)
+        return await self._answer("extend", order_id, fields, Outcome.HELD, made)
+
+    async def get(self, order_id: int, *, product_id: int = 0) -> OrderAnswer:
+        fields = {"product_id": product_id}
+        order = self.kept.get(order_id)
+        outcome = Outcome.HELD if order else Outcome.UNKNOWN_ORDER
+        return await self._answer("get", order_id, fields, outcome, order)
+
+    async def drain(self) -> None:
+        """Nothing is ever left."""
+
+    def _make(self, order_id: int, user_id: int, lines: Sequence[Line], state: OrderState) -> Order:
+        held = tuple(Held(line.product_id, line.quantity, "-") for line in lines)
+        return Order(order_id, user_id, state, 61_000, 1_000, is_open=False, held=held)
+
+    def _end(self, order_id: int, state: OrderState) -> Order | None:
+        order = self.kept.get(order_id)
+        return order._replace(state=state) if order else None
+
+    async def _answer(
+        self,
+        call: str,
+        order_id: int,
+        fields: dict[str, object],
+        outcome: Outcome,
+        made: Order | None,
+    ) -> OrderAnswer:
+        self.calls.append((call, order_id, fields))
+        await self.open_gate.wait()
+        self.ended += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.answers:
+            return self.answers.pop(0)
+        if made is None and call != "release":
+            return OrderAnswer(Outcome.UNKNOWN_ORDER)
+        replayed = made is not None and self.kept.get(order_id) == made
+        if made is not None:
+            self.kept[order_id] = made
+        return OrderAnswer(outcome, made, replayed=replayed)
+
+
+@dataclass
+class FakeHolds:
+    """Holds by id, and what the journal was told of releases by force."""
+
+    rows: list[HoldRow] = field(default_factory=list)
+    pages: list[dict[str, int]] = field(default_factory=list)
+    notes: list[tuple[int, dict[str, object]]] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+
+    async def page(self, **asked: int) -> Sequence[HoldRow]:
+        self.pages.append(asked)
+        return [row for row in self.rows if row.id > asked["after_id"]][: asked["limit"]]
+
+    async def note_force_release(self, order_id: int, **note: object) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.notes.append((order_id, note))
+
+
+@dataclass
+class FakeFeed:
+    """The ledger's events, in the order of their ids. `away`: the ledger does not answer."""
+
+    events: list[ServiceEvent] = field(default_factory=list)
+    away: bool = False
+    asked: int = 0
+
+    def happen(self, kind: ServiceEventKind, **fields: int) -> None:
+        values = {"product_id": 0, "order_id": 0, "user_id": 0, "available": 0, "at_ms": 7}
+        self.events.append(ServiceEvent(id=self._last() + 1, kind=kind, **{**values, **fields}))
+
+    async def last(self) -> int:
+        self.asked += 1
+        self._fail()
+        return self._last()
+
+    async def after(
+        self,
+        cursor: int,
+        *,
+        kinds: Collection[ServiceEventKind] = (),
+        product_ids: Collection[int] = (),
+        limit: int,
+    ) -> Sequence[ServiceEvent]:
+        self.asked += 1
+        self._fail()
+        return [
+            event
+            for event in self.events
+            if event.id > cursor
+            and (not kinds or event.kind in kinds)
+            and (not product_ids or event.product_id in product_ids)
+        ][:limit]
+
+    def _last(self) -> int:
+        return self.events[-1].id if self.events else 0
+
+    def _fail(self) -> None:
+        if self.away:
+            raise LedgerUnavailableError("away")
 
 
 @dataclass

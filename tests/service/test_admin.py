@@ -14,6 +14,7 @@ from inventory.v1.admin_pb2 import (
     PutProductRequest,
     RemoveRequest,
     RestockRequest,
+    SetShardsRequest,
 )
 from inventory.v1.inventory_pb2 import PRODUCT_STATUS_CLOSED
 from ledger.errors import Conflict, LedgerConflictError, LedgerUnavailableError
@@ -60,6 +61,20 @@ async def test_a_product_is_written_and_read(admin: Any) -> None:
     assert read.product.buffer_percent == 5
 
 
+async def test_a_limit_per_user_is_written(admin: Any) -> None:
+    written = await admin.PutProduct(PutProductRequest(product_id=8, max_per_user=2))
+    assert written.product.max_per_user == 2
+
+
+async def test_a_limit_per_user_that_fixes_the_shards_is_said(service: Service) -> None:
+    text = "a product with a limit per user changes its shard count while it is closed"
+    service.layouts.failures = [LedgerConflictError(Conflict.LIMIT_FIXES_SHARDS, text)]
+    request = SetShardsRequest(product_id=ID, shards=6)
+    error = await failure_of(service.admin.SetShards(request, timeout=CALL_S))
+    assert (error.code(), error.details()) == (StatusCode.FAILED_PRECONDITION, text)
+    assert details_of(error).info.reason == "LIMIT_FIXES_SHARDS"
+
+
 async def test_a_buffer_of_nothing_is_meant(admin: Any) -> None:
     written = await admin.PutProduct(PutProductRequest(product_id=8, buffer_percent=0))
     assert written.product.buffer_percent == 0
@@ -79,8 +94,7 @@ async def test_a_buffer_of_nothing_is_meant(admin: Any) -> None:
         ({"shards": -1}, "INVALID_SHARDS"),
         ({"shards": 96}, "INVALID_SHARDS"),
         ({"low_stock": -1}, "INVALID_LOW_STOCK"),
-        ({"max_per_user": 1}, "USER_LIMIT_UNSUPPORTED"),
-        ({"max_per_user": -1}, "USER_LIMIT_UNSUPPORTED"),
+        ({"max_per_user": -1}, "INVALID_MAX_PER_USER"),
     ],
 )
 async def test_a_product_out_of_bounds_is_not_written(

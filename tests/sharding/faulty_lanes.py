@@ -19,6 +19,7 @@ from sharding.settings import StockSettings
 WRITING = (
     *("deduct", "put", "take", "ack", "restock", "remove", "gather", "resolve"),
     *("load", "state", "close", "tell", "prepare", "commit", "inform"),
+    *("decide", "settle", "order"),
 )
 """Scripts whose calls may be delivered a second time, much later."""
 COPIES_MAX = 300

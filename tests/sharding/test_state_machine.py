@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, note, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -35,6 +34,7 @@ from sharding.errors import LoadConflictError, StockUnavailableError
 from sharding.events import Status
 from sharding.metrics import StockMetrics
 from sharding.notes import NOTE_S
+from sharding.ordering import Orders
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, Resolved, State
 from sharding.packing import pack
 from sharding.partitions import Partitions
@@ -45,6 +45,7 @@ from sharding.stock import Stock
 from tests.model import INSUFFICIENT, Model, Record, Reply
 from tests.sharding.conftest import settings_for
 from tests.sharding.faulty_lanes import Copy, FaultyCluster
+from tests.sharding.order_rules import OrderRules
 
 _LOG = logging.getLogger(__name__)
 
@@ -102,13 +103,15 @@ class Process(NamedTuple):
     name: str
     cluster: FaultyCluster
     stock: Stock
+    orders: Orders
 
     @classmethod
     async def start(cls, name: str, services: LocalStack, *, patience_ms: int) -> Self:
         metrics = StockMetrics(CollectorRegistry())
         patience = settings_for(services, redis_patience_ms=patience_ms)
         cluster = await FaultyCluster.connect(patience, metrics)
-        return cls(name, cluster, Stock(cluster, metrics))
+        stock = Stock(cluster, metrics)
+        return cls(name, cluster, stock, Orders(stock, cluster, grace_s=0))
 
 
 class World:
@@ -128,6 +131,7 @@ class World:
 
     async def close(self) -> None:
         for process in self.processes:
+            await process.orders.drain()
             await process.stock.drain()
             await process.cluster.close()
         await self.observer.close()
@@ -153,6 +157,7 @@ class Counts(NamedTuple):
 
     available: int
     in_transit: int
+    held: int
     sold: int
     loaded: int
     lowest: int
@@ -161,7 +166,7 @@ class Counts(NamedTuple):
     states: frozenset[str]
 
 
-class StockMachine(RuleBasedStateMachine):
+class StockMachine(OrderRules):
     """One product of its own. What a rule asks of the kernel it asks of the model, too."""
 
     world: ClassVar[World]
@@ -186,8 +191,10 @@ class StockMachine(RuleBasedStateMachine):
     def first_load(self, base: int, amounts: list[int]) -> None:
         """The base is drawn, so that a sequence is the same one again for another product id."""
         self.product = next(n for n in _numbers if base_partition(n, PARTITIONS) == base)
+        self.model.product_id = self.product
         self._say(f"product {self.product}")
         self.load(0, amounts, None)
+        self.load_more(self._live(0))
 
     @precondition(lambda self: not self.model.is_open)
     @rule(process=processes, amounts=amounts, life=st.none() | lives)
@@ -229,6 +236,7 @@ class StockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.is_open)
     @rule(process=processes, life=st.none() | lives)
     def close(self, process: int, life: int | None) -> None:
+        self.end_all_orders()
         epoch = len(self.plans)
         if life is not None:
             self._crash(lambda stock: stock.close(self.product, epoch), life)
@@ -288,6 +296,7 @@ class StockMachine(RuleBasedStateMachine):
         assert seen is not None
         assert seen.exact == (counts.notes == 0)
         assert (seen.sold, seen.total) == (self.model.sold, self.model.total)
+        assert seen.held == self.model.held
         assert seen.available == counts.available
         assert len([s for s in seen.shards if s.shard < self.model.shards]) == self.model.shards
         assert (seen.state is State.OPEN) == self.model.is_open
@@ -439,7 +448,10 @@ class StockMachine(RuleBasedStateMachine):
         counts = self._counts()
         assert counts.available + counts.in_transit == self.model.available
         assert self.plans[-1].sold_before + counts.sold == self.model.sold
-        assert counts.loaded == counts.available + counts.in_transit + counts.sold
+        assert counts.held == self.model.held
+        kept = counts.available + counts.in_transit + counts.held
+        assert counts.loaded == kept + counts.sold
+        self.check_more()
         assert counts.lowest >= 0
         assert counts.states == {State.OPEN if self.model.is_open else State.CLOSED}
         self.is_consistent = True
@@ -459,6 +471,7 @@ class StockMachine(RuleBasedStateMachine):
         if self.model.available:
             self._deduct([(0, [Deduction("the-rest", 0, self.model.available)])])
         self._deduct([(1, [Deduction("one-more", 0, 1)])])
+        self.confirm_all_orders()
         self.the_shards_add_up_to_the_model()
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -570,6 +583,7 @@ class StockMachine(RuleBasedStateMachine):
     def _account_for(self, copy: Copy, reply: list[object]) -> None:
         """A late copy's effect is an effect like another, though nobody hears of it."""
         name, statuses = copy.script.name, reply[-2]
+        self.account_for_orders(copy, reply)
         if name in ("restock", "remove") and statuses == b"D":
             request_id, quantity = copy.argument("request_id"), copy.argument("quantity")
             applied = getattr(self.model, name)(request_id.decode(), int(quantity))
@@ -579,11 +593,17 @@ class StockMachine(RuleBasedStateMachine):
         elif name in ("deduct", "put"):
             statuses = reply[4]
             assert isinstance(statuses, bytes)
-            self._account(_unpacked(copy, len(statuses)), statuses)
+            if copy.argument("product").decode() == str(self.product):
+                self._account(_unpacked(copy, len(statuses)), statuses)
+            else:
+                assert not set(statuses) & set(b"DHT")
 
     def _account(self, served: Sequence[Deduction], statuses: bytes) -> None:
         """Enter what a script did for requests whose callers do not hear of it."""
         for request, status in zip(served, statuses.decode(), strict=True):
+            if isinstance(request.order_id, str):
+                self.account_for_line(request, request.order_id, status)
+                continue
             known = self.model.records.get(request.request_id)
             if status == "D":
                 assert self.model.deduct(request) == Reply(Outcome.DEDUCTED)
@@ -695,7 +715,14 @@ def _unpacked(copy: Copy, statuses: int) -> list[Deduction]:
         return []
     width = len(flat) // statuses
     return [
-        Deduction(flat[i], 0, flat[i + 1], int(flat[i + 2])) for i in range(0, len(flat), width)
+        Deduction(
+            flat[i],
+            0,
+            flat[i + 1],
+            int(flat[i + 2]),
+            flat[i + 3] if " " in flat[i + 3] else int(flat[i + 3]),
+        )
+        for i in range(0, len(flat), width)
     ]
 
 
@@ -723,6 +750,7 @@ def _added_up(hashes: dict[int, dict[bytes, bytes]]) -> Counts:
             for donor, receiver, number, units in notes
             if int(hashes[receiver].get(b"in:%d" % donor, b"0")) < number
         ),
+        held=sum(int(f[b"held"]) for f in present),
         sold=sum(int(f[b"sold"]) for f in present),
         loaded=sum(int(f[b"loaded"]) for f in present),
         lowest=min(int(f[b"available"]) for f in present),

@@ -8,12 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sharding.events import Event, EventId, Kind
+from sharding.events import Counts, Event, EventId, Kind
 from sharding.outcomes import State
 from sharding.partitions import NOTHING_APPLIED, Checkpoint
 from sharding.placement import Layout
 from sharding.plans import LoadPlan, split_evenly
+from tests.simulation.observed import expect
 
+NO_UNITS = Counts(0, 0, 0, 0)
+COMES_IN = {Kind.LOAD: 1, Kind.RESTOCK: 1, Kind.REMOVE: -1, Kind.CLOSE: -1}
+"""Kinds of events by which units come in from outside or leave for it."""
+MOVES = {Kind.PUT: 1, Kind.TAKE: -1}
 PASSED_MAX = 20
 """As in worker/layouts.py: so often a change may come too late before it is given up."""
 
@@ -48,6 +53,9 @@ class Row:
     available: int
     """Units that are not sold, wherever they are."""
     sold: int = 0
+    held: int = 0
+    """Units held for orders; part of `available` no more."""
+    max_per_user: int = 0
     status: State = State.CLOSED
     epoch: int = 0
     version: int = 0
@@ -57,6 +65,8 @@ class Row:
     plan: LoadPlan | None = None
     states: dict[int, dict[int, str]] = field(default_factory=dict)
     """For each epoch the state of each of its shards, as far as its events are applied."""
+    counts: dict[int, tuple[int, Counts]] = field(default_factory=dict)
+    """For each shard its epoch and its counts, added up from its events alone."""
 
     @property
     def is_changing(self) -> bool:
@@ -99,6 +109,7 @@ class Ledger:
             buffer=0,
             sold_before=row.sold,
             former_shards=tuple(sorted(row.former)),
+            max_per_user=row.max_per_user,
         )
         return row.plan
 
@@ -120,6 +131,8 @@ class Ledger:
         present = max([(row.version, row.shards), *((c.version, c.shards) for c in active)])
         if row.status is not State.OPEN or row.is_changing or present[1] == shards:
             return None
+        if row.max_per_user:
+            return None
         change = Change(product_id, row.next_version, shards)
         row.changes.append(change)
         return change
@@ -139,14 +152,40 @@ class Ledger:
         row = self.rows.get(event.product_id)
         if row is None:
             return
+        self._follow(row, partition, event)
         for sale in event.sales:
             self._count_sale(row, partition, event, sale.request_id, sale.quantity)
+        for hold in event.holds:
+            self._count_once(row, "hold", hold.request_id)
+            row.available -= hold.quantity
+            row.held += hold.quantity
+        for end in event.ends:
+            self._count_once(row, "end", end.request_id)
+            row.held -= end.quantity
+            row.sold += end.quantity if end.is_sold else 0
+            row.available += 0 if end.is_sold else end.quantity
         if event.kind in (Kind.RESTOCK, Kind.REMOVE):
             row.available += event.quantity * (1 if event.kind is Kind.RESTOCK else -1)
         if event.kind is Kind.RESHARD and event.layout > row.version:
             row.version, row.shards, row.former = event.layout, event.shards, set(event.former)
         if event.state:
             row.states.setdefault(event.epoch, {})[partition] = event.state
+
+    def _follow(self, row: Row, partition: int, event: Event) -> None:
+        """The shard's counts as its events alone make them must be those that each event carries."""
+        if event.counts is None:
+            return
+        epoch, counts = row.counts.get(partition, (0, NO_UNITS))
+        if epoch != event.epoch:
+            counts = NO_UNITS
+        counts = followed(counts, event)
+        row.counts[partition] = event.epoch, counts
+        expect(counts == event.counts, f"I1: partition {partition} adds up to {counts}: {event}")
+
+    def _count_once(self, row: Row, kind: str, request_id: str) -> None:
+        key = (row.product_id, kind, request_id)
+        expect(key not in self._journal, f"I6: {kind} of {request_id} came twice to {row}")
+        self._journal.add(key)
 
     def _count_sale(
         self, row: Row, partition: int, event: Event, request_id: str, quantity: int
@@ -160,3 +199,20 @@ class Ledger:
         self._journal.add(key)
         row.available -= quantity
         row.sold += quantity
+
+
+def followed(counts: Counts, event: Event) -> Counts:
+    """A shard's counts after an event, by what the event says was done."""
+    outside = COMES_IN.get(event.kind, 0) * event.quantity
+    moved = MOVES.get(event.kind, 0) * event.quantity
+    undone = event.quantity if event.kind is Kind.UNDO else 0
+    sold = sum(sale.quantity for sale in event.sales)
+    held = sum(hold.quantity for hold in event.holds)
+    ended = sum(end.quantity for end in event.ends)
+    ended_sold = sum(end.quantity for end in event.ends if end.is_sold)
+    return Counts(
+        available=counts.available + outside + moved + undone - sold - held + ended - ended_sold,
+        held=counts.held + held - ended,
+        sold=counts.sold + sold + ended_sold - undone,
+        loaded=counts.loaded + outside,
+    )

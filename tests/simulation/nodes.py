@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from fakeredis import FakeServer
 from fakeredis._helpers import SimpleError, SimpleString
 from fakeredis._socket import FakeSocket
-from fakeredis.model import Hash, XStream, is_write_command
+from fakeredis.model import Hash, XStream, ZSet, is_write_command
 from hiredis import ReplyError
 from lupa import lua51  # type: ignore[import-untyped]
-from msgpack import UnpackException, unpackb
+from msgpack import ExtraData, UnpackException, unpackb
 from redis import Redis
 
 from sharding.scripts import script
@@ -156,6 +156,10 @@ class LuaEngine:
             return None, None
         try:
             value = unpackb(packed, raw=True)
+        except ExtraData as more:
+            # Redis reads on to the end of the text; scripts want the first value.
+            _, trouble = self._unpack(more.extra)
+            return (None, trouble) if trouble else (self._to_lua(more.unpacked), None)
         except (ValueError, UnpackException):
             return None, b"Bad data format in input."
         return self._to_lua(value), None
@@ -336,8 +340,10 @@ def _is_write(name: str) -> bool:
 
 
 def _image(value: Any) -> object:
-    """What a hash held, or how long a stream was: it is only ever appended to."""
-    return dict(value._values) if type(value) is Hash else len(value)
+    """What a hash or a sorted set held, or how long a stream was: it is only ever appended to."""
+    if type(value) is Hash:
+        return dict(value._values)
+    return tuple(value.items()) if type(value) is ZSet else len(value)
 
 
 def _restored(value: Any, image: object) -> Any:
@@ -345,6 +351,11 @@ def _restored(value: Any, image: object) -> Any:
         older = copy(value)
         older._values = dict(image)
         return older
+    if isinstance(image, tuple):
+        members = ZSet()
+        for member, score in image:
+            members.add(member, score)
+        return members
     assert isinstance(image, int)
     stream = XStream()
     for entry_id in value._ids[:image]:

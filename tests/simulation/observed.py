@@ -129,6 +129,12 @@ class Product:
     """Units loaded and restocked, less those removed and given back."""
     sold: int = 0
     """Units sold according to the events."""
+    held: int = 0
+    """Units held for orders according to the events."""
+    limits: dict[int, int] = field(default_factory=dict)
+    """For each epoch with a limit the units that one user may hold and buy in it."""
+    users: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Units that users hold and bought according to the events, by epoch and user."""
     past_sold: int = 0
     """Units sold in epochs whose counts were overwritten."""
     past_loaded: int = 0
@@ -146,6 +152,32 @@ class Product:
     """The same as `offered` without the news: a refusal may be from before they came."""
     shut: int = 0
     """How often it was taken off sale or put on; odd while it is off."""
+
+    def count(self, event: Event) -> None:
+        """Add up what an event tells of sales, of holds and of users."""
+        taken = (*event.sales, *event.holds)
+        back = [end for end in event.ends if not end.is_sold]
+        self.sold += sum(sale.quantity for sale in event.sales)
+        self.sold += sum(end.quantity for end in event.ends if end.is_sold)
+        self.sold -= event.quantity if event.kind is Kind.UNDO else 0
+        self.held += sum(sale.quantity for sale in event.holds)
+        self.held -= sum(end.quantity for end in event.ends)
+        if event.epoch not in self.limits:
+            return
+        for sign, changes in ((1, taken), (-1, back)):
+            for change in changes:
+                key = event.epoch, change.user_id
+                self.users[key] = self.users.get(key, 0) + sign * change.quantity
+
+    def judge_users(self, name: str) -> None:
+        """No user ever holds and buys more than the product's limit."""
+        for (epoch, user_id), units in self.users.items():
+            limit = self.limits[epoch]
+            expect(0 <= units <= limit, f"user {user_id} has {units} of at most {limit}, {name}")
+
+    def home_key(self, request_id: str, user_id: int) -> str:
+        """What selects a request's home; of one that no user makes it is its id."""
+        return str(user_id) if self.limits and user_id else request_id
 
     def note_offered(self, units: int) -> None:
         """Continue the history if anything has changed."""
@@ -198,9 +230,9 @@ def shard_of(fields: dict[bytes, bytes]) -> Shard:
 
 
 def effects_of(entry: Entry) -> Iterator[tuple[str, Effect]]:
-    """What requests did, as an event tells it."""
+    """What requests did that are no lines of orders, as an event tells it."""
     event = entry.event
-    sales = event.sales
+    sales = tuple(sale for sale in event.sales if " " not in sale.request_id)
     if event.kind in (Kind.RESTOCK, Kind.REMOVE):
         sales = (Sale(event.request_id, event.quantity, 0, int(event.reason)),)
     place = Place(entry.partition, event.id)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from sharding import keys
-from sharding.events import Event, EventId, Kind, MalformedEventError, decode
+from sharding.events import Event, EventId, Kind, MalformedEventError, Sale, decode
 from sharding.outcomes import Answer, Outcome, ProductStock, Reason, Resolution, Resolved
 from sharding.placement import Layout, alternate_shard, home_shard
 from tests.simulation.nodes import FakeNode, LuaEngine, script_names
@@ -30,6 +30,7 @@ from tests.simulation.observed import (
     expect,
     shard_of,
 )
+from tests.simulation.order_book import OrderBook, taken
 
 NEWS_S = 0.1
 """A process may refuse by what it knew before units came in, for less than this and as long as the call
@@ -60,6 +61,7 @@ class Oracle:
         self.counts: Counter[str] = Counter()
         """What is rare and allowed, by its name."""
         self.answers: Counter[str] = Counter()
+        self.orders = OrderBook(self.products, self.counts)
         self._engine = engine
         self._tags = tags
         self._now_s = now_s
@@ -100,9 +102,11 @@ class Oracle:
         if name == "load":
             product = self.products.setdefault(int(args[2]), Product())
             product.loads[int(args[4])] = product.layouts[int(args[4])] = int(args[5])
+            if int(args[10]):
+                product.limits[int(args[3])] = int(args[10])
         if name not in ("deduct", "put", "restock", "remove"):
             return How()
-        return How(args[7].decode() if name == "deduct" else "home", int(args[3]))
+        return How(args[8].decode() if name == "deduct" else "home", int(args[3]))
 
     def _read_shard(self, node: FakeNode, key: bytes, product_id: int, partition: int) -> None:
         fields = node.hash_fields(key)
@@ -133,12 +137,18 @@ class Oracle:
             self._judge(event, request_id, effect)
         if event.kind is Kind.UNDO:
             self._judge_undo(entry)
+        for line in taken(event):
+            self._judge_home(event.product_id, line, entry)
+        self.orders.judge(entry)
         self._book(entry)
         if event.kind in (Kind.LOAD, Kind.RESTOCK, Kind.UNDO):
             product = self.products[event.product_id]
             # A restock is told under its id, whatever else has come in.
             restocked = event.request_id if event.kind is Kind.RESTOCK else ""
             self._note_news(product, restocked or f"{entry.partition}:{event.id}", event.quantity)
+        for end in event.ends:
+            if not end.is_sold:
+                self._note_news(self.products[event.product_id], end.request_id, end.quantity)
 
     def _note_news(self, product: Product, news: str, units: int) -> None:
         product.news[news] = product.news.get(news, 0) + units
@@ -158,12 +168,12 @@ class Oracle:
                 product.past_loaded += loaded
             product.last[partition] = (event.epoch, event.counts.sold, event.counts.loaded)
         for request_id, effect in effects_of(entry):
-            product.sold += effect.quantity if event.sales else 0
             self.requests[event.product_id, request_id].effects.append(effect)
         if event.kind is Kind.UNDO:
-            product.sold -= event.quantity
             undone = self.requests[event.product_id, event.request_id].undone
             undone.add(Place(partition, event.undone))
+        product.count(event)
+        self.orders.book(entry)
 
     def _judge(self, event: Event, request_id: str, effect: Effect) -> None:
         """Whether a request may have an effect now."""
@@ -171,7 +181,7 @@ class Oracle:
         name = f"I4: {request_id} of product {event.product_id}"
         expect(request is not None, f"{name} was never asked for")
         assert request is not None
-        kind = "deduct" if event.sales else str(event.kind)
+        kind = "deduct" if event.kind in (Kind.DEDUCT, Kind.PUT) else str(event.kind)
         wanted = (request.kind, request.quantity, request.user_id)
         expect((kind, effect.quantity, effect.user_id) == wanted, f"{name} is {effect}")
         copy = self._copies[effect.copy]
@@ -189,21 +199,39 @@ class Oracle:
 
     def _judge_place(self, request: Request, effect: Effect) -> None:
         """Requests are served at their home, or, as a visit, at the home's alternate."""
-        layouts = self.products[request.product_id].layouts
-        shards = layouts.get(effect.how.layout, 0)
-        expect(shards, f"I4: {request.name}: {effect} under a layout that was not decided on")
-        expect(
-            layouts[max(layouts)] == shards, f"I4: {request.name}: {effect} after {layouts} were"
-        )
-        shard: int | None = home_shard(request.request_id, shards)
+        product = self.products[request.product_id]
+        name = f"I4: {request.name}: {effect}"
+        key = product.home_key(request.request_id, request.user_id)
+        shards = self._shards_of(product, effect.how, name)
+        shard: int | None = home_shard(key, shards)
         if effect.is_visit:
-            shard = alternate_shard(home_shard(request.request_id, shards), shards)
-        expect(shard is not None, f"I4: {request.name}: {effect} where there is no alternate")
+            expect(not product.limits, f"{name} away from the user's home")
+            shard = alternate_shard(home_shard(key, shards), shards)
+        expect(shard is not None, f"{name} where there is no alternate")
         assert shard is not None
-        expected = Layout(0, shards).partition(
-            shard, product_id=request.product_id, partitions=len(self._tags)
-        )
-        expect(effect.place.partition == expected, f"I4: {request.name}: {effect} astray")
+        expected = self._partition_of(request.product_id, shard, shards)
+        expect(effect.place.partition == expected, f"{name} astray")
+
+    def _judge_home(self, product_id: int, line: Sale, entry: Entry) -> None:
+        """A line of an order is taken at its home and nowhere else."""
+        product = self.products[product_id]
+        name = f"I4: {line} of product {product_id}, {entry.how}"
+        expect(entry.how.mode != "visit", f"{name} by a visit")
+        shards = self._shards_of(product, entry.how, name)
+        home = home_shard(product.home_key(line.request_id, line.user_id), shards)
+        expected = self._partition_of(product_id, home, shards)
+        expect(entry.partition == expected, f"{name} astray in {entry.partition}")
+
+    def _shards_of(self, product: Product, how: How, name: str) -> int:
+        """The shards that there are while something is served."""
+        layouts = product.layouts
+        shards = layouts.get(how.layout, 0)
+        expect(shards, f"{name} under a layout that was not decided on")
+        expect(layouts[max(layouts)] == shards, f"{name} after {layouts} were")
+        return shards
+
+    def _partition_of(self, product_id: int, shard: int, shards: int) -> int:
+        return Layout(0, shards).partition(shard, product_id=product_id, partitions=len(self._tags))
 
     def _judge_after_refusal(self, request: Request, effect: Effect, copy: Copy) -> None:
         """A first copy that was held up may reach a stand-in, which nobody has told of the refusal."""
@@ -267,11 +295,14 @@ class Oracle:
     def _book_anew(self) -> None:
         for product in self.products.values():
             product.external = product.sold = product.past_sold = product.past_loaded = 0
+            product.held = 0
+            product.users.clear()
             product.last.clear()
             product.layouts = dict(product.loads)
         for request in self.requests.values():
             request.effects.clear()
             request.undone.clear()
+        self.orders.forget_events()
         for entry in self._entries:
             if entry.event.product_id:
                 self._book(entry)
@@ -280,6 +311,7 @@ class Oracle:
                 request.effects or not request.is_known,
                 f"I5: {request.name} was accepted, and a master's end has undone it",
             )
+        self.orders.check_after_loss()
 
     def _note_loss(self, product_id: int, product: Product) -> None:
         before = product.offered[-1]
@@ -303,6 +335,8 @@ class Oracle:
         expect(available + held + sold + in_transit == product.external, f"I1: units, {name}")
         expect(loaded == product.external, f"I1: `loaded`, {name}")
         expect(sold == product.sold, f"I4: the events tell of other sales than the counts, {name}")
+        expect(held == product.held, f"I6: the events tell of other holds than the counts, {name}")
+        product.judge_users(name)
         expect(sold + held <= product.external, f"I2: oversold, {name}")
         if event is not None and event.counts is not None:
             shard = product.shards[partition]

@@ -101,11 +101,18 @@ class _Judge:
 
 def _outcome(loop: VirtualLoop, world: World, oracle: Oracle, failures: list[BaseException]) -> str:
     task = loop.create_task(play(world, oracle))
-    task.add_done_callback(lambda _: loop.stop())
+
+    def stop(_: object) -> None:
+        loop.stop()
+
+    task.add_done_callback(stop)
     try:
         loop.run_forever()
     except StuckError:
         return "everybody waits, and nothing will ever happen"
+    finally:
+        # What is cancelled later must not stop the loop that it is cancelled in.
+        task.remove_done_callback(stop)
     if failures:
         return str(failures[0])
     error = task.exception()

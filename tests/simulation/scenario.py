@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 
-from sharding.errors import StockUnavailableError
+from sharding.errors import CloseBusyError, StockUnavailableError
 from sharding.events import BEFORE_ALL, EventId
 from sharding.keys import events
 from sharding.outcomes import (
@@ -27,7 +27,19 @@ from tests.simulation.ledger import Row
 from tests.simulation.network import Fate, Faults
 from tests.simulation.observed import Request, ViolationError
 from tests.simulation.oracle import Oracle
-from tests.simulation.shop import TRIES_MAX, Shop
+from tests.simulation.ordering import (
+    confirm_late,
+    end_an_order,
+    order,
+    order_after_its_release,
+    order_in_a_hurry,
+    order_much,
+    order_otherwise,
+    put_orders_aside,
+    settle_orders,
+    sweep_some,
+)
+from tests.simulation.shop import TRIES_MAX, Shop, together
 from tests.simulation.worker import (
     catch_up,
     catch_up_everywhere,
@@ -39,6 +51,10 @@ from tests.simulation.worker import (
 from tests.simulation.world import PARTITIONS, Process, World
 
 SHARD_COUNTS = (1, 2, 3, 4, 6, 12)
+PRODUCTS_MAX = 3
+USER_LIMITS = (0, 0, 0, 2, 9)
+STOCKS = (0, 5, 12, 30, 100, 300)
+STOCKS_LIMITED = (5, 12, 30)
 RECORD_TTL_S = 86_400
 RECORD_ROTATION_S = RECORD_TTL_S / 2 + 1
 PAUSES_S = (0.0, 0.0, 30.0, 700.0, RECORD_ROTATION_S)
@@ -49,7 +65,7 @@ KNOWN_ASKED_AGAIN = 10
 """Requests that are asked again at the end though their outcome is known."""
 LOSSY = 0.5
 """How many simulations have replicas that lack what they have not confirmed."""
-SOLD_OUT_WITHIN = 30
+SOLD_OUT_WITHIN = 60
 """Sales by which a product is sold out at the end."""
 
 
@@ -63,8 +79,11 @@ async def play(world: World, oracle: Oracle) -> None:
             node.remember_unconfirmed()
     for partition in range(PARTITIONS):
         await open_partition(shop, partition)
-    for product_id in range(1, world.rng.randint(1, 2) + 1):
-        shop.ledger.rows[product_id] = Row(product_id, world.rng.choice((0, 5, 12, 30, 100)))
+    for product_id in range(1, world.rng.randint(1, PRODUCTS_MAX) + 1):
+        limit = world.rng.choice(USER_LIMITS)
+        stocks = STOCKS_LIMITED if limit else STOCKS
+        row = Row(product_id, world.rng.choice(stocks), max_per_user=limit)
+        shop.ledger.rows[product_id] = row
         await _load(shop, product_id)
     for pause_s in (world.rng.choice(PAUSES_S), 0.0):
         world.network.faults = draw_faults(world.rng)
@@ -99,17 +118,6 @@ async def _caller(shop: Shop) -> None:
     for _ in range(shop.rng.randint(2, 6)):
         await shop.rng.choices(actions, weights)[0](shop)
         await shop.pause(shop.rng.choice((0.0, 0.01, 1.0)))
-
-
-async def together(*work: Awaitable[object]) -> None:
-    """Do several things at once; the first that fails ends all of them."""
-    async with asyncio.TaskGroup() as group:
-        for each in work:
-            group.create_task(_awaited(each))
-
-
-async def _awaited(work: Awaitable[object]) -> None:
-    await work
 
 
 async def _interlude(shop: Shop, pause_s: float) -> None:
@@ -198,8 +206,9 @@ async def buy_too_late(shop: Shop) -> None:
     if shop.rng.random() < 0.7:
         await change_layout(shop)
     shards = shop.ledger.rows[product_id].shards
+    key = shop.oracle.products[product_id].home_key(request.request_id, request.user_id)
     home = Layout(0, shards).partition(
-        home_shard(request.request_id, shards), product_id=product_id, partitions=PARTITIONS
+        home_shard(key, shards), product_id=product_id, partitions=PARTITIONS
     )
     shop.world.network.refuse(shop.world.node_of(home), shop.rng.choice((0.5, 5.0)))
     await shop.insist(request, (await shop.deliver([copy]))[0], tries=0)
@@ -225,7 +234,9 @@ async def ask_again(shop: Shop) -> None:
         answer = await shop.send(request, attempt=shop.rng.choice((0, 2)))
         await shop.insist(request, answer, tries=1)
         return
-    other = Deduction(request.request_id, request.product_id, request.quantity + 1, attempt=2)
+    other = Deduction(
+        request.request_id, request.product_id, request.quantity + 1, request.user_id, attempt=2
+    )
     answers = await shop.ask(lambda process: process.stock.deduct([other]))
     expected = (Outcome.REQUEST_MISMATCH, Outcome.UNAVAILABLE, Outcome.OVERLOADED)
     if answers is not None and answers[0].outcome not in expected:
@@ -393,6 +404,15 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
     (move_a_partition, 0.3),
     (reopen_a_partition, 0.5),
     (inspect_a_partition, 0.5),
+    (order, 8),
+    (order_in_a_hurry, 5),
+    (order_much, 3),
+    (end_an_order, 6),
+    (order_after_its_release, 2),
+    (confirm_late, 4),
+    (order_otherwise, 2),
+    (sweep_some, 4),
+    (put_orders_aside, 0.5),
 )
 
 
@@ -400,7 +420,10 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
 
 
 async def _load(shop: Shop, product_id: int) -> None:
-    plan = shop.ledger.begin_load(product_id, shop.rng.choice(SHARD_COUNTS))
+    row = shop.ledger.rows[product_id]
+    is_fixed = row.max_per_user and row.shards
+    shards = row.shards if is_fixed else shop.rng.choice(SHARD_COUNTS)
+    plan = shop.ledger.begin_load(product_id, shards)
     await shop.manage(lambda process: process.stock.load(plan))
     shop.ledger.rows[product_id].status = State.OPEN
 
@@ -413,7 +436,13 @@ async def _close(shop: Shop, row: Row) -> None:
 
     closed: list[int] = []
     for _ in range(TRIES_MAX):
-        await shop.manage(work)
+        try:
+            await shop.manage(work)
+        except CloseBusyError:
+            # Units are held: their orders end sooner or later.
+            await sweep_some(shop)
+            await shop.pause(20.0)
+            continue
         for partition in range(PARTITIONS):
             await catch_up(shop, partition)
         if shop.ledger.is_closed(row.product_id, closed[-1]):
@@ -437,14 +466,20 @@ async def _reckon(shop: Shop) -> None:
 
 
 async def _finish_work(shop: Shop) -> None:
-    """Partitions are open, changes have ended, second effects are undone."""
+    """Partitions are open, changes have ended, second effects are undone, orders are decided."""
     for partition in range(PARTITIONS):
         await look_after(shop, partition)
-    for row in shop.ledger.rows.values():
-        for change in row.changes:
-            await drive(shop, change, tries=TRIES_MAX)
-            if change.state in ("wanted", "active"):
-                raise ViolationError(f"{change} is not done after {TRIES_MAX} tries")
+    changes = [change for row in shop.ledger.rows.values() for change in row.changes]
+    for change in changes:
+        for _ in range(TRIES_MAX):
+            if change.state == "wanted":
+                await drive(shop, change, tries=1)
+    # A shard that left is not done with as long as it holds units.
+    await settle_orders(shop)
+    for change in changes:
+        await drive(shop, change, tries=TRIES_MAX)
+        if change.state in ("wanted", "active"):
+            raise ViolationError(f"{change} is not done after {TRIES_MAX} tries")
     await catch_up_everywhere(shop)
     for second in list(shop.ledger.seconds):
         await undo(shop, second)
@@ -500,16 +535,26 @@ async def _compare_with_ledger(shop: Shop, product_id: int) -> None:
         for request in shop.oracle.requests.values()
         if request.product_id == product_id and request.kind == "deduct" and request.effects
     )
-    _expect_that(row.sold == sold, f"I4: {row} and {sold} units sold")
+    ordered = sum(
+        hold.quantity
+        for asked in shop.oracle.orders.orders.values()
+        for hold in asked.holds.values()
+        if hold.product_id == product_id and hold.is_sold
+    )
+    _expect_that(row.sold == sold + ordered, f"I4: {row}, {sold} units sold, {ordered} by orders")
+    _expect_that(row.held == product.held == 0, f"I6: {row} and {product}")
 
 
 async def _sell_out(shop: Shop, product_id: int) -> None:
-    product = shop.oracle.products[product_id]
+    product, row = shop.oracle.products[product_id], shop.ledger.rows[product_id]
+    if row.max_per_user:
+        await _fill_users(shop, row)
     for _ in range(SOLD_OUT_WITHIN):
         left = product.offered[-1]
         if not left:
             break
         quantity = min(left, shop.rng.randint(left // 10 + 1, left))
+        quantity = min(quantity, row.max_per_user or quantity)
         await _expect(shop, product_id, quantity, Outcome.DEDUCTED)
     await _expect(shop, product_id, 1, Outcome.INSUFFICIENT_STOCK)
     shop.oracle.is_settled(product_id, 0)
@@ -518,8 +563,24 @@ async def _sell_out(shop: Shop, product_id: int) -> None:
     _expect_sold_out(seen, shop.ledger.rows[product_id].sold)
 
 
-async def _expect(shop: Shop, product_id: int, quantity: int, outcome: Outcome) -> None:
+async def _fill_users(shop: Shop, row: Row) -> None:
+    """Each user gets what the limit leaves, and nothing more."""
+    product = shop.oracle.products[row.product_id]
+    for user_id in range(1, 4):
+        room = row.max_per_user - product.users.get((row.epoch, user_id), 0)
+        if 0 < room <= product.offered[-1]:
+            await _expect(shop, row.product_id, room, Outcome.DEDUCTED, user_id=user_id)
+            room = 0
+        if not room and product.offered[-1]:
+            await _expect(shop, row.product_id, 1, Outcome.USER_LIMIT, user_id=user_id)
+
+
+async def _expect(
+    shop: Shop, product_id: int, quantity: int, outcome: Outcome, *, user_id: int = 0
+) -> None:
     request = shop.new_request(product_id, "deduct", quantity)
+    # Everybody but those who have bought before is somebody new.
+    request.user_id = user_id or next(shop.newcomers)
     answer = await shop.send(request, attempt=1)
     if answer is None or answer.outcome is not outcome:
         raise ViolationError(f"with nothing going wrong {request} got {answer}")

@@ -29,6 +29,8 @@ class Shop:
         self.ledger = Ledger(PARTITIONS)
         self.open_requests: list[Request] = []
         """Those whose last answer left open what happened."""
+        self.newcomers = count(1_001)
+        """Users who have bought nothing yet."""
         self._numbers = count(1)
 
     def any_product(self) -> int:
@@ -155,6 +157,17 @@ class Shop:
     def _heard(self, copy: Copy, answer: Answer) -> None:
         self.world.trace.note("answer", copy.number, tuple(answer))
         self.oracle.answered(copy, answer)
+
+
+async def together(*work: Awaitable[object]) -> None:
+    """Do several things at once; the first that fails ends all of them."""
+    async with asyncio.TaskGroup() as group:
+        for each in work:
+            group.create_task(_awaited(each))
+
+
+async def _awaited(work: Awaitable[object]) -> None:
+    await work
 
 
 async def _done(work: Awaitable[object]) -> bool:

@@ -72,6 +72,13 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
         (r" or info\.next_layout ~= prepared", "", "I4|nothing going wrong|not done"),
         (r'redis\.call\("HSET", .*, unpack\(served\.tombstones\)\)', "", "I4"),
         (r"field, tombstone\)(?=\nreturn)", 'tombstone == "b" and "-" or field, tombstone)', "I4"),
+        (r'C = \{ H = "C" \}', 'C = { H = "C", E = "C" }', "I6"),
+        (r"if HOLDS\[order\.state\] and not HOLDS\[target\] then", "if false then", "I6"),
+        (r'line\.letter == "h" and not ended', "not ended", "I6"),
+        (r"if #tombstones > 0 then", "if false then", "I6.* released"),
+        (r"changes\.users\[line\.user\] = .*", "", "nothing going wrong|user . has"),
+        (r"stock\.held = stock\.held \+ quantity", "", "I1"),
+        (r'order\.state == "H" and now > order\.deadline_ms', "false", "I6"),
     ],
     ids=[
         "records",
@@ -82,6 +89,13 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
         "the decision for a change that was prepared",
         "the tombstone of a final refusal",
         "the bar at the alternate",
+        "the compare-and-set of an order's decision",
+        "the end of a first line by its decision",
+        "the note that a line has ended",
+        "the tombstone of an order",
+        "the room that a user has again",
+        "counting of holds",
+        "the deadline of an order",
     ],
 )
 def test_a_kernel_that_lacks_a_safeguard_is_noticed(
@@ -99,8 +113,13 @@ def test_what_is_rare_is_played(equipment: Equipment) -> None:
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):
         counts.update(run(seed, equipment).counts)
-    for name in ("layout changes done", "layout changes rolled back", "events lost"):
-        assert counts[name], counts
+    for name in (
+        *("layout changes done", "layout changes rolled back", "events lost"),
+        *("orders held", "orders confirmed", "orders released", "orders expired", "orders refused"),
+        *("orders retaken", "orders refund required", "orders given up by a keeper"),
+        *("orders swept: expired", "orders swept: released"),
+    ):
+        assert counts[name], (name, counts)
 
 
 def test_a_refusal_without_a_second_reading_is_noticed(

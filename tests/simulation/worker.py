@@ -1,5 +1,6 @@
 """What workers do in a simulation: apply events to the ledger, open partitions, change shard counts,
-undo second effects. Each step goes through any process, which may end at each of its calls.
+undo second effects, look after orders. Each step goes through any process, which may end at each of its
+calls.
 """
 
 from functools import partial
@@ -7,9 +8,10 @@ from functools import partial
 from sharding.errors import LayoutPassedError, StockUnavailableError
 from sharding.events import EventId, anchor, decode
 from sharding.keys import events
+from sharding.ordering import PARKED
 from sharding.partitions import Checkpoint
 from tests.simulation.ledger import PASSED_MAX, Change, SecondEffect
-from tests.simulation.observed import ViolationError
+from tests.simulation.observed import ViolationError, expect
 from tests.simulation.shop import TRIES_MAX, Shop
 from tests.simulation.world import PARTITIONS, Process
 
@@ -86,6 +88,36 @@ async def undo(shop: Shop, second: SecondEffect) -> None:
             shop.oracle.undone(second.product_id, second.request_id, is_back=is_back)
 
     await shop.manage(work)
+
+
+async def sweep(shop: Shop, partition: int, *, limit: int) -> int:
+    """Look after orders of a partition that are due; how many were, -1 if that is unknown."""
+    found = 0
+
+    async def work(process: Process) -> bool:
+        nonlocal found
+        due = await process.orders.due(partition, limit=limit)
+        found = len(due.orders)
+        for what, orders in (await process.orders.look_after(partition, due)).items():
+            shop.oracle.counts[f"orders swept: {what}"] += orders
+            expect(what != PARKED, f"an order makes no sense: {due}")
+        return True
+
+    try:
+        return found if await shop.ask(work) else -1
+    except StockUnavailableError:
+        return -1
+
+
+async def sweep_everywhere(shop: Shop) -> None:
+    """Until no order is due any more."""
+    for partition in range(PARTITIONS):
+        for _ in range(TRIES_MAX):
+            if not await sweep(shop, partition, limit=100):
+                break
+            await shop.pause(1.0)
+        else:
+            raise ViolationError(f"orders of partition {partition} stay due")
 
 
 async def drive(shop: Shop, change: Change, *, tries: int) -> None:

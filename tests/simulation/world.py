@@ -14,6 +14,7 @@ from sharding.cluster import Cluster, LaneKind
 from sharding.keys import tags
 from sharding.lane import Lane, Node
 from sharding.metrics import StockMetrics
+from sharding.ordering import Orders
 from sharding.partitions import Partitions
 from sharding.settings import StockSettings
 from sharding.slots import SLOTS, slot_of
@@ -82,13 +83,14 @@ class SimulatedCluster(Cluster):
 
 
 class Process:
-    """A server process: a Stock and a Cluster of its own, and the tasks that run in its name."""
+    """A server process: a Stock, Orders and a Cluster of its own, and the tasks that run in its name."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.name = name
         self.is_dead = False
         self.cluster = SimulatedCluster(world, self)
         self.stock = Stock(self.cluster, world.equipment.metrics)
+        self.orders = Orders(self.stock, self.cluster, grace_s=world.grace_s)
         self.partitions = Partitions(self.cluster, partitions=PARTITIONS, ledgers=1)
         # A dict keeps the order that a set of tasks would not have.
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -153,6 +155,8 @@ class World:
         self.network = Network(rng, self.trace, executed, self._redirection)
         self.processes: list[Process] = []
         self._started = 0
+        self.grace_s = rng.choice((0.0, 0.0, 2.0))
+        """What late confirmations are given."""
         self.is_losing = False
         """Whether a node is about to end."""
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from inventory.v1 import admin_pb2, admin_pb2_grpc, inventory_pb2, inventory_pb2_grpc
+from tests.unit.client_orders import HoldCalls, OrderCalls, Orders
 
 HANG_MAX_S = 60.0
 
@@ -37,6 +38,7 @@ class Fault:
 class Product:
     total: int
     available: int
+    held: int = 0
     sold: int = 0
     open: bool = True
     pinned_shards: int = 0
@@ -47,6 +49,8 @@ class Inventory:
 
     def __init__(self) -> None:
         self.products: dict[int, Product] = {}
+        self.orders = Orders(self.products)
+        self.order_faults: deque[Fault] = deque()
         self.faults: deque[Fault] = deque()
         self.other_faults: deque[Fault] = deque()
         self.item_answers: defaultdict[str, deque[inventory_pb2.DeductResponse]] = defaultdict(
@@ -89,6 +93,17 @@ class Inventory:
         """The next fault, in calls that are no deductions."""
         if self.other_faults:
             fail(context, self.other_faults.popleft())
+
+    def fail_next_order(self, context: grpc.ServicerContext, act: Callable[[], object]) -> None:
+        """The next fault, in calls on orders."""
+        fault = self.order_faults.popleft() if self.order_faults else None
+        if fault is None:
+            return
+        if fault.acts_first:
+            act()
+        if fault.hangs:
+            self.released.wait(HANG_MAX_S)
+        fail(context, fault)
 
     def units_of(self, product_id: int, request_id: str) -> int:
         """What a request took."""
@@ -134,9 +149,16 @@ _CODES = {
 }
 
 
-class OrderSide(inventory_pb2_grpc.InventoryServiceServicer):
+class OrderSide(OrderCalls, inventory_pb2_grpc.InventoryServiceServicer):
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
+        self._book = inventory.orders
+
+    def _may_fail(self, context: grpc.ServicerContext, act: Callable[[], object]) -> None:
+        self._inventory.fail_next_order(context, act)
+
+    def _refuse(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> None:
+        fail(context, Fault(code, reason))
 
     def Deduct(self, request, context):  # noqa: N802
         (response,) = self._inventory.take([request], context)
@@ -179,10 +201,12 @@ class OrderSide(inventory_pb2_grpc.InventoryServiceServicer):
         product = self._inventory.products.get(product_id)
         if product is None:
             fail(context, Fault(grpc.StatusCode.NOT_FOUND, "UNKNOWN_PRODUCT"))
+        self._book.sweep()
         shard = inventory_pb2.ShardStock(available=product.available, sold=product.sold)
         return inventory_pb2.Stock(
             product_id=product_id,
             available=product.available,
+            held=product.held,
             sold=product.sold,
             total=product.total,
             layout_version=1,
@@ -191,9 +215,10 @@ class OrderSide(inventory_pb2_grpc.InventoryServiceServicer):
         )
 
 
-class OperatorSide(admin_pb2_grpc.AdminServiceServicer):
+class OperatorSide(HoldCalls, admin_pb2_grpc.AdminServiceServicer):
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
+        self._book = inventory.orders
 
     def PutProduct(self, request, context):  # noqa: N802
         product = Product(request.total_stock, request.total_stock, open=False)

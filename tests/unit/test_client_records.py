@@ -9,14 +9,23 @@ from grpc_health.v1 import health_pb2
 from inventory.client import (
     Cluster,
     Deduction,
+    Event,
+    EventKind,
+    Hold,
+    HoldPage,
     InvalidRequest,
     LoadedProduct,
     NewProduct,
+    Order,
+    OrderLine,
+    OrderResult,
+    OrderState,
     Outcome,
     Partition,
     Product,
     ProductPage,
     ProductStatus,
+    Reservation,
     Resolution,
     ServiceFault,
     ShardStock,
@@ -24,6 +33,7 @@ from inventory.client import (
     rpcs,
 )
 from inventory.client.messages import build
+from inventory.client.orders import event_of, hold_of, hold_page_of, order_of
 from inventory.client.records import cluster_of, loaded_of, product_of, resolved_of, stock_of
 from inventory.client.rpcs import Rpc
 from inventory.v1 import admin_pb2, inventory_pb2
@@ -43,6 +53,13 @@ RPCS = [value for value in vars(rpcs).values() if isinstance(value, Rpc)]
         (Partition, admin_pb2.Partition, set()),
         (Cluster, admin_pb2.GetClusterResponse, set()),
         (Deduction, inventory_pb2.DeductResponse, {"request_id", "message"}),
+        (Order, inventory_pb2.Order, set()),
+        (OrderLine, inventory_pb2.OrderLine, set()),
+        (OrderResult, inventory_pb2.ReserveResponse, {"order_id", "message"}),
+        (Reservation, inventory_pb2.ReserveRequest, set()),
+        (Event, inventory_pb2.WatchEventsResponse, set()),
+        (Hold, admin_pb2.Hold, set()),
+        (HoldPage, admin_pb2.ListHoldsResponse, set()),
     ],
 )
 def test_a_record_has_the_fields_of_its_message(record, message, own):
@@ -56,6 +73,10 @@ def test_a_record_has_the_fields_of_its_message(record, message, own):
         (product_of, admin_pb2.Product),
         (loaded_of, admin_pb2.LoadedProduct),
         (cluster_of, admin_pb2.GetClusterResponse),
+        (order_of, inventory_pb2.Order),
+        (event_of, inventory_pb2.WatchEventsResponse),
+        (hold_of, admin_pb2.Hold),
+        (hold_page_of, admin_pb2.ListHoldsResponse),
     ],
 )
 def test_every_number_of_a_message_arrives_in_its_own_field(read, message):
@@ -89,13 +110,29 @@ def test_every_outcome_but_unavailable_keeps_its_name():
     assert theirs - ours == {"UNSPECIFIED", "UNAVAILABLE"}
 
 
-def test_every_status_and_resolution_keeps_its_name():
+def test_every_status_state_kind_and_resolution_keeps_its_name():
     statuses = {f"PRODUCT_STATUS_{each.name}" for each in ProductStatus}
     assert statuses == set(inventory_pb2.ProductStatus.keys())
+    assert {f"ORDER_STATE_{each.name}" for each in OrderState} == set(
+        inventory_pb2.OrderState.keys()
+    )
+    assert {f"EVENT_KIND_{each.name}" for each in EventKind} == set(inventory_pb2.EventKind.keys())
     theirs = inventory_pb2.ResolveRequestResponse.Resolution.keys()
     assert {f"RESOLUTION_{each.name}" for each in Resolution} == {*theirs} - {
         "RESOLUTION_UNSPECIFIED"
     }
+
+
+@pytest.mark.parametrize("state", OrderState)
+def test_every_state_of_an_order_arrives(state):
+    message = inventory_pb2.Order(state=f"ORDER_STATE_{state.name}", retaken=True)
+    assert (order_of(message).state, order_of(message).retaken) == (state, True)
+
+
+@pytest.mark.parametrize("kind", EventKind)
+def test_every_kind_of_event_arrives_with_its_cursor(kind):
+    message = inventory_pb2.WatchEventsResponse(kind=f"EVENT_KIND_{kind.name}", cursor="7")
+    assert (event_of(message).kind, event_of(message).cursor) == (kind, "7")
 
 
 @pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.path)

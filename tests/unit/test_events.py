@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgpack import packb
 
-from sharding.events import Event, EventId, Kind, MalformedEventError, Sale, decode
+from sharding.events import (
+    Decision,
+    End,
+    Event,
+    EventId,
+    Kind,
+    MalformedEventError,
+    Sale,
+    decode,
+)
+from sharding.orders import OrderState
 from sharding.outcomes import Deduction
 from sharding.packing import pack
 
@@ -22,6 +32,12 @@ SHARD = {
 }
 REQUESTS = [Deduction("a", 1001, 2, 7, 9), Deduction("b", 1001, 5), Deduction("c", 1001, 1)]
 DEDUCT = SHARD | {b"kind": b"deduct", b"requests": pack(REQUESTS), b"statuses": b"DIR"}
+LINES = ["order 5 5", 2, "7", "H 5 60000 1001:2:-", "a", 1, "0", "0", "retake 6 6", 3, "8", "L"]
+ORDERS = SHARD | {
+    b"kind": b"orders",
+    b"ends": b"order 5 5:C:2:7,retake 6 6:F:3:0",
+    b"decisions": b"5:E:7,6:F:0",
+}
 RESTOCK = SHARD | {b"kind": b"restock", b"request": b"in-1", b"quantity": b"5", b"reason": b""}
 
 
@@ -29,6 +45,29 @@ def test_only_accepted_requests_of_a_list_are_sales() -> None:
     event = decode(ID, DEDUCT)
     assert event.sales == (Sale("a", 2, user_id=7, order_id=9),)
     assert (event.kind, event.product_id, event.counts) == (Kind.DEDUCT, 1001, (8, 0, 2, 10))
+
+
+def test_units_that_are_held_are_told_apart_from_sold_ones() -> None:
+    event = decode(ID, DEDUCT | {b"requests": packb(LINES), b"statuses": b"HDH"})
+    assert event.holds == (Sale("order 5 5", 2, 7, 5), Sale("retake 6 6", 3, 8, 6))
+    assert event.sales == (Sale("a", 1, 0, 0),)
+    assert decode(ID, DEDUCT | {b"requests": packb(LINES[:4]), b"statuses": b"D"}).sales == (
+        Sale("order 5 5", 2, 7, 5),
+    )
+
+
+def test_ends_of_holds_and_decisions_of_orders_are_read() -> None:
+    event = decode(ID, ORDERS)
+    assert event.ends == (
+        End("order 5 5", 5, 7, 2, is_sold=True, why=OrderState.CONFIRMED),
+        End("retake 6 6", 6, 0, 3, is_sold=False, why=OrderState.REFUND_REQUIRED),
+    )
+    assert event.decisions == (
+        Decision(5, 7, OrderState.EXPIRED),
+        Decision(6, 0, OrderState.REFUND_REQUIRED),
+    )
+    empty = decode(ID, ORDERS | {b"ends": b"", b"decisions": b""})
+    assert (empty.ends, empty.decisions, empty.counts) == ((), (), (8, 0, 2, 10))
 
 
 def test_identifiers_of_63_bits_survive() -> None:
@@ -72,6 +111,14 @@ def without(fields: dict[bytes, bytes], name: bytes) -> dict[bytes, bytes]:
         (DEDUCT | {b"requests": packb(["", 2, "0", "0"]), b"statuses": b"D"}, "request id"),
         (DEDUCT | {b"requests": packb(["a", 2, 0, "0"]), b"statuses": b"D"}, "user or order"),
         (DEDUCT | {b"v": b"x" * 1_000_000}, "not a whole number"),
+        (DEDUCT | {b"requests": packb(["order x", 1, "0", ""]), b"statuses": b"H"}, "request id"),
+        (DEDUCT | {b"requests": packb(["my order", 1, "0", ""]), b"statuses": b"D"}, "request id"),
+        (without(ORDERS, b"ends"), "no field ends"),
+        (ORDERS | {b"ends": b"order 5 5:H:2:7"}, "no end of a hold"),
+        (ORDERS | {b"ends": b"order 5:C:2:7"}, "no end of a hold"),
+        (ORDERS | {b"ends": b"a:C:2:7"}, "no end of a hold"),
+        (ORDERS | {b"ends": b"order 9223372036854775808 5:C:2:7"}, "out of bounds"),
+        (ORDERS | {b"decisions": b"5:Q:7"}, "no decision"),
     ],
 )
 def test_an_entry_that_no_script_writes_is_named(fields: dict[bytes, bytes], why: str) -> None:
@@ -80,12 +127,12 @@ def test_an_entry_that_no_script_writes_is_named(fields: dict[bytes, bytes], why
     assert len(str(failure.value)) < 200
 
 
-_NAMES = st.sampled_from([*DEDUCT, *RESTOCK, b"peer", b"transfer", b"state", b"layout"])
+_NAMES = st.sampled_from([*DEDUCT, *RESTOCK, *ORDERS, b"peer", b"transfer", b"state", b"layout"])
 
 
 @given(st.dictionaries(_NAMES, st.binary(max_size=40)), st.sampled_from(list(Kind)))
 def test_rubbish_is_either_an_event_or_malformed(rubbish: dict[bytes, bytes], kind: Kind) -> None:
-    fields = DEDUCT | RESTOCK | rubbish | {b"kind": kind.value.encode()}
+    fields = DEDUCT | RESTOCK | ORDERS | rubbish | {b"kind": kind.value.encode()}
     try:
         event = decode(ID, fields)
     except MalformedEventError:

@@ -30,6 +30,7 @@ def lookups_of(shards: int, former: list[int]) -> Lookups:
         StockMetrics(CollectorRegistry()),
         Tasks(),
         partitions=PARTITIONS,
+        by_user=False,
     )
 
 

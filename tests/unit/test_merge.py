@@ -7,9 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.batch import EffectKey, NewLayout, Opening, SecondEffect, ShardKey, TransferKey, Undone
+from ledger.batch import (
+    EffectKey,
+    Hold,
+    HoldKey,
+    NewLayout,
+    Opening,
+    SecondEffect,
+    ShardKey,
+    TransferKey,
+    Undone,
+)
 from ledger.literals import journal_rows
+from ledger.products import JournalKind
+from ledger.service_events import Notice, ServiceEventKind
 from sharding.events import BEFORE_ALL, EventId, Kind
+from sharding.orders import OrderState, request_id_of
 from sharding.partitions import Entry
 from tests.ledger.streams import FakeStream, chunk_of, flat
 from worker.applier import _parts
@@ -19,7 +32,10 @@ PRODUCTS = (11, 12)
 
 step = st.tuples(
     st.sampled_from(
-        ["deduct", "restock", "remove", "take", "put", "ack", "undo", "layout", "opened", "rubbish"]
+        [
+            *("deduct", "restock", "remove", "take", "put", "ack", "undo", "layout", "opened"),
+            *("hold", "confirm", "release", "rubbish"),
+        ]
     ),
     st.integers(min_value=0, max_value=2),
     st.sampled_from(PRODUCTS),
@@ -31,6 +47,8 @@ def entry_of(stream: FakeStream, what: str, product_id: int, units: int, name: s
     match what:
         case "deduct":
             return stream.deduct(product_id, [(f"{name}-{i}", 1) for i in range(units)])
+        case "hold" | "confirm" | "release":
+            return order_entry_of(stream, what, product_id, units, int(name[1:]))
         case "take":
             return stream.take(product_id, units, peer=1, transfer=1)
         case "put":
@@ -46,6 +64,18 @@ def entry_of(stream: FakeStream, what: str, product_id: int, units: int, name: s
         case "rubbish":
             return stream.entry(flat(x=units))
     return stream.adjust(Kind(what), product_id, units, name)
+
+
+def order_entry_of(
+    stream: FakeStream, what: str, product_id: int, units: int, order_id: int
+) -> Entry:
+    line = [(request_id_of(order_id, product_id), units)]
+    if what == "hold":
+        return stream.hold(product_id, line)
+    if stream.counts[product_id]["held"] < units:
+        return stream.opened()
+    why = OrderState.CONFIRMED if what == "confirm" else OrderState.EXPIRED
+    return stream.end(product_id, line, why, [order_id])
 
 
 def chunks_of(steps: Sequence[tuple[str, int, int, int]]) -> list[Chunk]:
@@ -67,12 +97,15 @@ def totals(batches: Sequence[Sequence[Chunk]]) -> Counter[object]:
         found["rows"] += batch.rows
         found["letters"] += len(batch.letters)
         found["raw"] += len(batch.raw)
+        found["notices"] += len(batch.notices)
+        found["holds"] += len(batch.held) - len(batch.freed)
         for product_id, change in batch.products.items():
             found[product_id, "available"] += change.available
+            found[product_id, "held"] += change.held
             found[product_id, "sold"] += change.sold
             found[product_id, "total"] += change.total
         for key, shard in batch.shards.items():
-            for name in ("available", "sold", "loaded", "in_transit"):
+            for name in ("available", "held", "sold", "loaded", "in_transit"):
                 found[key, name] += getattr(shard, name)
     return found
 
@@ -118,7 +151,17 @@ def test_shards_end_as_their_last_entries_say(steps: list[tuple[str, int, int, i
 @given(st.lists(step, max_size=40))
 def test_units_of_a_product_are_conserved(steps: list[tuple[str, int, int, int]]) -> None:
     for change in merge(chunks_of(steps)).products.values():
-        assert change.total == change.available + change.sold
+        assert change.total == change.available + change.held + change.sold
+
+
+@given(st.lists(step, max_size=40))
+def test_what_products_hold_is_what_their_shards_hold(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    batch = merge(chunks_of(steps))
+    for product_id, change in batch.products.items():
+        shards = [each for key, each in batch.shards.items() if key.product_id == product_id]
+        assert change.held == sum(shard.held for shard in shards)
 
 
 @given(st.lists(step, max_size=25))
@@ -255,6 +298,124 @@ def test_a_refused_change_of_layout_leaves_a_letter_and_nothing_else() -> None:
     (milder,) = _parts([chunk_of(0, BEFORE_ALL, [stream.reshard(11, 9, 24)])], "unknown_product 11")
     batch = merge(milder)
     assert (batch.layouts, batch.shards, batch.rows, len(batch.letters)) == ({}, {}, 0, 1)
+
+
+def test_held_units_leave_what_is_available_and_are_told_apart_from_sold_ones() -> None:
+    stream = FakeStream(3)
+    entries = [stream.load(11, 10), stream.deduct(11, [("a", 1)], holds=[("order 5 5", 4)])]
+    batch = merge([chunk_of(3, BEFORE_ALL, entries)])
+    change, shard = batch.products[11], batch.shards[ShardKey(11, 3)]
+    assert (change.available, change.held, change.sold, change.total) == (-5, 4, 1, 0)
+    assert (shard.available, shard.held, shard.sold) == (5, 4, 1)
+    assert [effects.kind for effects in batch.effects] == [JournalKind.DEDUCT, JournalKind.RESERVE]
+    (row,) = journal_rows(batch.effects[1])
+    assert row.startswith("(11,'order 5 5','reserve',1,5,7,-4,3,1,2,''")
+    (hold,) = batch.held.items()
+    assert hold[0] == HoldKey(11, 3, "order 5 5")
+    assert hold[1]._replace(at_ms=0) == Hold(order_id=5, user_id=7, quantity=4, at_ms=0)
+    assert chunk_of(3, BEFORE_ALL, entries).deliveries[1].rows == 2
+
+
+@pytest.mark.parametrize(
+    ("why", "counts", "row"),
+    [
+        (OrderState.CONFIRMED, (0, -4, 4), "'confirm',2,5,7,-4,3,1,3,''"),
+        (OrderState.RETAKEN, (0, -4, 4), "'confirm',2,5,7,-4,3,1,3,'retaken'"),
+        (OrderState.RELEASED, (4, -4, 0), "'release',3,5,7,4,3,1,3,'released'"),
+        (OrderState.EXPIRED, (4, -4, 0), "'release',3,5,7,4,3,1,3,'expired'"),
+        (OrderState.REFUSED, (4, -4, 0), "'release',3,5,7,4,3,1,3,'refused'"),
+        (OrderState.REFUND_REQUIRED, (4, -4, 0), "'release',3,5,7,4,3,1,3,'refund required'"),
+    ],
+)
+def test_the_end_of_a_hold_sells_its_units_or_brings_them_back_and_says_why(
+    why: OrderState, counts: tuple[int, int, int], row: str
+) -> None:
+    stream = FakeStream(3)
+    stream.load(11, 10)
+    stream.hold(11, [("order 5 5", 4)])
+    batch = merge([chunk_of(3, stream.position, [stream.end(11, [("order 5 5", 4)], why)])])
+    change, shard = batch.products[11], batch.shards[ShardKey(11, 3)]
+    assert (change.available, change.held, change.sold) == counts
+    assert (shard.available, shard.held, shard.sold) == counts
+    (written,) = [text for effects in batch.effects for text in journal_rows(effects)]
+    assert written.startswith(f"(11,'order 5 5',{row}")
+    assert (batch.held, batch.freed) == ({}, [HoldKey(11, 3, "order 5 5")])
+    assert batch.notices == []
+
+
+def test_a_hold_that_begins_and_ends_within_a_batch_leaves_no_trace() -> None:
+    stream = FakeStream(0)
+    entries = [
+        stream.load(11, 10),
+        stream.hold(11, [("order 5 5", 4), ("order 6 6", 1)]),
+        stream.end(11, [("order 5 5", 4)], OrderState.RELEASED),
+        stream.hold(11, [("retake 5 5", 4)]),
+    ]
+    batch = merge([chunk_of(0, BEFORE_ALL, entries)])
+    assert [key.request_id for key in batch.held] == ["order 6 6", "retake 5 5"]
+    assert batch.freed == []
+
+
+def test_second_holds_and_second_ends_are_set_aside_while_their_shard_follows() -> None:
+    stream = FakeStream(0)
+    entries = [
+        stream.load(11, 10),
+        stream.hold(11, [("order 5 5", 2), ("order 6 6", 1)]),
+        stream.end(11, [("order 5 5", 2), ("order 6 6", 1)], OrderState.RELEASED),
+    ]
+    taken = {EffectKey(11, "order 5 5", "reserve"), EffectKey(11, "order 5 5", "release")}
+    batch = merge([chunk_of(0, BEFORE_ALL, entries)], taken)
+    assert [(letter.request_id, letter.reason) for letter in batch.letters] == [
+        ("order 5 5", "duplicate_effect reserve of 2 units"),
+        ("order 5 5", "duplicate_effect release of 2 units"),
+    ]
+    assert (batch.rows, batch.products[11].held, batch.seconds) == (2, 0, [])
+    shard = batch.shards[ShardKey(11, 0)]
+    assert (shard.available, shard.held, shard.counts) == (10, 0, (10, 0, 0, 10))
+
+
+def test_a_second_sale_to_an_order_is_set_aside_and_not_undone() -> None:
+    stream = FakeStream(0)
+    entries = [stream.load(11, 10), stream.deduct(11, [("order 5 5", 3)])]
+    batch = merge([chunk_of(0, BEFORE_ALL, entries)], {EffectKey(11, "order 5 5", "deduct")})
+    assert (batch.seconds, batch.products) == ([], {})
+    assert [letter.reason for letter in batch.letters] == ["duplicate_effect deduct of 3 units"]
+
+
+def test_callers_are_told_of_orders_that_expired_or_must_be_refunded_and_of_no_others() -> None:
+    stream = FakeStream(0)
+    entries = [
+        stream.load(11, 10),
+        stream.hold(11, [(request_id_of(n, 11), 1) for n in range(1, 6)]),
+    ]
+    states = (*"CRAKH", OrderState.EXPIRED, OrderState.REFUND_REQUIRED)
+    entries += [
+        stream.end(11, (), OrderState(state), [number]) for number, state in enumerate(states, 1)
+    ]
+    batch = merge([chunk_of(0, BEFORE_ALL, entries)], {EffectKey(11, "order 9 11", "refund")})
+    assert [notice._replace(at_ms=0) for notice in batch.notices] == [
+        Notice(ServiceEventKind.ORDER_EXPIRED, 11, order_id=6, user_id=7),
+        Notice(ServiceEventKind.REFUND_REQUIRED, 11, order_id=7, user_id=7),
+    ]
+    assert all(notice.at_ms > 0 for notice in batch.notices)
+    refund = batch.effects[-1]
+    assert (refund.kind, refund.keys()) == (
+        JournalKind.REFUND,
+        [EffectKey(11, "order 7 11", "refund")],
+    )
+    assert batch.products[11].held == 5
+
+
+def test_an_order_that_ended_is_told_of_although_its_event_is_set_aside() -> None:
+    stream = FakeStream(0)
+    stream.load(11, 10)
+    stream.hold(11, [("order 5 5", 4)])
+    end = stream.end(11, [("order 5 5", 4)], OrderState.EXPIRED, [5])
+    (milder,) = _parts([chunk_of(0, EventId(1, 2), [end])], "below_zero really")
+    batch = merge(milder)
+    assert [notice.order_id for notice in batch.notices] == [5]
+    assert (batch.rows, batch.products) == (0, {})
+    assert (batch.shards[ShardKey(11, 0)].held, len(batch.freed)) == (-4, 1)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,13 @@ def test_a_hot_product_gets_so_many_shards_that_each_has_half_of_the_hot_rate(
     assert scaling().decide(product(shards), demand, 0.0) == expected
 
 
+def test_a_product_with_a_limit_per_user_stays_as_it_is() -> None:
+    policy, limited = scaling(), LiveProduct(1, 0, 24, is_fixed=True)
+    assert policy.decide(limited, 1_000 * HOT, 0.0) is None
+    for second in range(int(COLD_AFTER_S) + 2):
+        assert policy.decide(limited, 0, float(second)) is None
+
+
 @pytest.mark.parametrize(
     ("shards", "demand", "shrinks_to"),
     [

@@ -8,14 +8,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from ledger.checkpoints import Checkpoints
-from ledger.database import Database
+from ledger.database import Database, Transaction
 from ledger.errors import LedgerUnavailableError
+from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
 from ledger.migrate import migrate
 from ledger.openings import Openings
 from ledger.products import Products
 from ledger.raw_events import RawEvents
+from ledger.service_events import Notice, ServiceEventKind, publish
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
 from sharding.outcomes import Reason
@@ -36,6 +38,7 @@ from worker.merge import Chunk
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 from worker.share import Share
+from worker.upkeep import LedgerUpkeep
 
 PARTITIONS = 4
 PRODUCT = 1
@@ -119,8 +122,9 @@ class Bench:
             self.share,
             partitions,  # type: ignore[arg-type]
             Openings(database),
-            RawEvents(database),
-            Products(database),
+            LedgerUpkeep(
+                RawEvents(database), EventsFeed(database), Products(database), settings, metrics
+            ),
             settings,
             metrics,
             failpoints,
@@ -263,6 +267,24 @@ async def test_products_below_zero_are_shown(
     await write(database, "UPDATE product_inventory SET total_stock = -1, available_stock = -1")
     async with bench.running():
         await eventually(lambda: bench.metric("products_below_zero") == 1)
+
+
+async def test_events_for_callers_are_forgotten_after_a_while(
+    database: Database, partitions: FakePartitions
+) -> None:
+    feed = EventsFeed(database)
+
+    async def tell(transaction: Transaction) -> None:
+        old, new = Notice(ServiceEventKind.SOLD_OUT, PRODUCT, at_ms=1), 2
+        await publish(transaction, [old, *[old._replace(at_ms=0)] * new])
+
+    await database.transaction(tell)
+    async with Bench(database, partitions).running():
+
+        async def is_pruned() -> bool:
+            return len(await feed.after(0, limit=10)) == 2
+
+        await eventually(is_pruned)
 
 
 async def test_what_is_learnt_of_a_partition_after_it_was_lost_is_not_kept(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from inventory.cli import products
+from inventory.cli import orders, products
 from inventory.cli.doctor import doctor
 from inventory.cli.exits import EXPLAINED, Exit, exit_of
 from inventory.cli.migrate import migrate
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.command()(migrate)
 app.add_typer(products.app, name="product")
+app.add_typer(orders.app, name="order")
 app.command()(deduct)
 app.command()(resolve)
 app.command()(stock)
@@ -94,7 +95,8 @@ def shared_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _failed(error: InventoryError, *, as_json: bool) -> None:
     if as_json:
-        print_json(error_json(error.code, error.reason, error.message, error.request_id))
+        named = {"request_id": error.request_id, "order_id": error.order_id}
+        print_json(error_json(error.code, error.reason, error.message, **named))
     else:
         _complain(sentence_of(error))
 

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
 from enum import Enum
 
 from rich import box
@@ -12,7 +13,13 @@ from rich.table import Table
 
 from inventory.client import (
     Deduction,
+    Event,
+    EventKind,
+    Hold,
     InventoryError,
+    Order,
+    OrderLine,
+    OrderState,
     Outcome,
     Product,
     ProductStatus,
@@ -24,6 +31,8 @@ PIPE_WIDTH = 160
 """Columns where no terminal says how many it has; enough for every table."""
 
 _PREFIXES: Mapping[type[Enum], str] = {
+    EventKind: "EVENT_KIND_",
+    OrderState: "ORDER_STATE_",
     Outcome: "OUTCOME_",
     ProductStatus: "PRODUCT_STATUS_",
     Resolution: "RESOLUTION_",
@@ -64,11 +73,10 @@ def deduction_json(deduction: Deduction) -> object:
     return fields
 
 
-def error_json(code: str, reason: str, message: str, request_id: str | None = None) -> object:
-    error = {"code": code, "reason": reason, "message": message}
-    if request_id:
-        error["request_id"] = request_id
-    return {"error": error}
+def error_json(code: str, reason: str, message: str, **named: object) -> object:
+    """`named`: what the call was about; what is None or empty is left out."""
+    given = {name: value for name, value in named.items() if value}
+    return {"error": {"code": code, "reason": reason, "message": message, **given}}
 
 
 def sentence_of(error: InventoryError) -> str:
@@ -141,6 +149,49 @@ def print_products(products: Sequence[Product]) -> None:
             str(product.epoch),
         )
     console().print(table)
+
+
+def worded_lines(lines: Sequence[OrderLine]) -> str:
+    """`2 of product 1001, 1 of product 1002`"""
+    return ", ".join(f"{line.quantity} of product {line.product_id}" for line in lines)
+
+
+def print_order(order: Order) -> None:
+    retaken = ", taken again after its time was over" if order.retaken else ""
+    buyer = f", user {order.user_id}" if order.user_id else ""
+    state = order.state.value.replace("_", " ")
+    out = console()
+    out.print(f"order {order.order_id}{buyer}: {state}{retaken}, {worded_lines(order.lines)}")
+    if order.state is OrderState.HELD:
+        out.print(f"held until {_time(order.expires_ms)}")
+
+
+def print_holds(holds: Sequence[Hold]) -> None:
+    table = _table(None, "hold", "order", "product", "user", "units", "partition", "since", "age s")
+    for hold in holds:
+        table.add_row(
+            str(hold.id),
+            str(hold.order_id),
+            str(hold.product_id),
+            str(hold.user_id or ""),
+            str(hold.quantity),
+            str(hold.partition),
+            _time(hold.created_ms),
+            f"{hold.age_ms / 1_000:.0f}",
+        )
+    console().print(table)
+
+
+def print_event(event: Event) -> None:
+    what = event.kind.value.replace("_", " ")
+    who = f"order {event.order_id}" if event.order_id else f"{event.available} available"
+    product = f"product {event.product_id}, " if event.product_id else ""
+    console().print(f"{_time(event.at_ms)} {what}: {product}{who} (cursor {event.cursor})")
+
+
+def _time(ms: int) -> str:
+    moment = datetime.fromtimestamp(ms / 1_000, UTC)
+    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def _table(title: str | None, *columns: str) -> Table:

@@ -34,7 +34,9 @@ def put(
     buffer_percent: Annotated[
         int | None, typer.Option(help="Share that stays in the ledger, in percent. [default: 5]")
     ] = None,
-    max_per_user: Annotated[int, typer.Option(help="Units a user may buy; 0: no limit.")] = 0,
+    max_per_user: Annotated[
+        int, typer.Option(help="Units a user may hold and buy; 0: no limit.")
+    ] = 0,
     low_stock: Annotated[int, typer.Option(help="Units that count as low; 0: never.")] = 0,
 ) -> None:
     """Write a product to the ledger, or change the settings of one that is closed."""

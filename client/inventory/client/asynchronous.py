@@ -3,8 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,11 +13,20 @@ import grpc
 from inventory.client.async_stream import AsyncDeductStream
 from inventory.client.async_transport import AsyncLane, completed
 from inventory.client.batcher import Batcher
-from inventory.client.calls import Calls, Watch
+from inventory.client.calls import Calls, Watch, event_watch, stock_watch
 from inventory.client.channels import CHANNELS, open_async_channel
 from inventory.client.deductions import settled
 from inventory.client.errors import Unavailable
 from inventory.client.failures import NO_CONNECTION, UNREACHABLE, failure_of, stream_ended
+from inventory.client.orders import (
+    Event,
+    EventKind,
+    HoldPage,
+    Order,
+    OrderLine,
+    OrderResult,
+    Reservation,
+)
 from inventory.client.outcomes import Deduction, DeductItem, Resolved
 from inventory.client.records import Cluster, LoadedProduct, NewProduct, Product, ProductPage, Stock
 from inventory.client.retrier import Retrier
@@ -109,6 +118,86 @@ class AsyncInventoryClient:
         finally:
             await stream.close()
 
+    async def reserve(
+        self,
+        order_id: int,
+        lines: Sequence[OrderLine],
+        *,
+        user_id: int = 0,
+        ttl_s: int = 0,
+        attempt: int = 0,
+        deadline_s: float | None = None,
+    ) -> OrderResult:
+        """Holds all lines of an order until it is confirmed, released or its time is over, or none.
+
+        HELD and INSUFFICIENT_STOCK are answers, and CONFIRMED and RETAKEN of an order that was sold
+        before; everything else is raised. ttl_s 0: the service's default.
+        """
+        wanted = Reservation(order_id, tuple(lines), user_id, ttl_s, attempt)
+        return await self._run(self._calls.reserve(wanted, deadline_s))
+
+    async def batch_reserve(
+        self, items: Sequence[Reservation], *, deadline_s: float | None = None
+    ) -> tuple[OrderResult, ...]:
+        """Reserves for up to 500 orders, each for itself; every outcome is a value, in order."""
+        return await self._run(self._calls.batch_reserve(items, deadline_s))
+
+    async def deduct_order(
+        self,
+        order_id: int,
+        lines: Sequence[OrderLine],
+        *,
+        user_id: int = 0,
+        attempt: int = 0,
+        deadline_s: float | None = None,
+    ) -> OrderResult:
+        """Sells all lines of an order at once, or none: CONFIRMED or INSUFFICIENT_STOCK."""
+        wanted = Reservation(order_id, tuple(lines), user_id, attempt=attempt)
+        return await self._run(self._calls.deduct_order(wanted, deadline_s))
+
+    async def confirm(
+        self, order_id: int, *, product_id: int = 0, deadline_s: float | None = None
+    ) -> OrderResult:
+        """Sells what an order holds.
+
+        CONFIRMED, and too late RETAKEN (sold after all) or REFUND_REQUIRED are answers. product_id:
+        any product of the order, so that it is found faster.
+        """
+        return await self._run(self._calls.confirm(order_id, product_id, deadline_s))
+
+    async def batch_confirm(
+        self, order_ids: Sequence[int], *, deadline_s: float | None = None
+    ) -> tuple[OrderResult, ...]:
+        """Confirms up to 500 orders, each for itself; every outcome is a value, in order."""
+        return await self._run(self._calls.batch_confirm(order_ids, deadline_s))
+
+    async def release(
+        self, order_id: int, *, product_id: int = 0, deadline_s: float | None = None
+    ) -> OrderResult:
+        """Gives back what an order holds.
+
+        RELEASED, EXPIRED where its time was over before, INSUFFICIENT_STOCK where it never held any.
+        """
+        return await self._run(self._calls.release(order_id, product_id, deadline_s))
+
+    async def batch_release(
+        self, order_ids: Sequence[int], *, deadline_s: float | None = None
+    ) -> tuple[OrderResult, ...]:
+        """Releases up to 500 orders, each for itself; every outcome is a value, in order."""
+        return await self._run(self._calls.batch_release(order_ids, deadline_s))
+
+    async def extend_hold(
+        self, order_id: int, ttl_s: int, *, product_id: int = 0, deadline_s: float | None = None
+    ) -> Order:
+        """Moves the deadline of a hold to ttl_s from now; never to an earlier time."""
+        return await self._run(self._calls.extend_hold(order_id, ttl_s, product_id, deadline_s))
+
+    async def get_order(
+        self, order_id: int, *, product_id: int = 0, deadline_s: float | None = None
+    ) -> Order:
+        """Reads an order in whatever state it is."""
+        return await self._run(self._calls.get_order(order_id, product_id, deadline_s))
+
     async def resolve(
         self, product_id: int, request_id: str, *, deadline_s: float | None = None
     ) -> Resolved:
@@ -136,21 +225,40 @@ class AsyncInventoryClient:
         interval_ms: the least time between two, 0: the service's default. Raises when no stream
         stood for patience_s (None: the policy's deadline).
         """
-        watch = Watch(
+        watch = stock_watch(
             self._retrier, product_id=product_id, interval_ms=interval_ms, patience_s=patience_s
         )
-        while True:
-            opening = watch.opening()
-            call = self._lane(opening.turn).unary_stream(opening.rpc)(opening.request)
-            try:
-                async for message in call:
-                    yield watch.seen(message)
-                failure = stream_ended()
-            except grpc.RpcError as error:
-                failure = failure_of(error)
-            finally:
-                call.cancel()
-            await asyncio.sleep(watch.pause_s(failure))
+        async with aclosing(self._follow(watch)) as counts:
+            async for stock in counts:
+                yield stock
+
+    async def watch_events(
+        self,
+        *,
+        cursor: str = "",
+        kinds: Collection[EventKind] = (),
+        product_ids: Collection[int] = (),
+        cursors: bool = False,
+        patience_s: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """Yields what happened to orders and products after a cursor, across broken connections.
+
+        Every event comes at least once. cursor: of the last event that was dealt with; "": from now
+        on, "0": everything that is kept. kinds, product_ids: empty for all. cursors: yield cursors
+        without an event, too (kind UNSPECIFIED), as they come at the begin and while nothing happens.
+        Raises when no stream stood for patience_s (None: the policy's deadline).
+        """
+        watch = event_watch(
+            self._retrier,
+            cursor=cursor,
+            kinds=kinds,
+            product_ids=product_ids,
+            patience_s=patience_s,
+        )
+        async with aclosing(self._follow(watch)) as events:
+            async for event in events:
+                if cursors or event.kind is not EventKind.UNSPECIFIED:
+                    yield event
 
     async def put_product(self, product: NewProduct) -> Product:
         """Writes a product to the ledger, or changes the settings of one that is closed."""
@@ -193,6 +301,16 @@ class AsyncInventoryClient:
         """
         return await self._run(self._calls.set_shards(product_id, shards, deadline_s))
 
+    async def list_holds(
+        self, *, product_id: int = 0, user_id: int = 0, after_id: int = 0, page_size: int = 0
+    ) -> HoldPage:
+        """Reads a page of units that orders hold, as far as the ledger knows, oldest first."""
+        return await self._run(self._calls.list_holds(product_id, user_id, after_id, page_size))
+
+    async def force_release(self, order_id: int, *, reason: str, actor: str) -> Order:
+        """Releases an order whatever its time; the journal is told who wanted it, and why."""
+        return await self._run(self._calls.force_release(order_id, reason, actor))
+
     async def get_cluster(self) -> Cluster:
         """Reads the partitions' state, the service's version and the ledger's schema."""
         return await self._run(self._calls.get_cluster())
@@ -200,6 +318,20 @@ class AsyncInventoryClient:
     async def is_serving(self) -> bool:
         """Asks the service's health."""
         return await self._run(self._calls.is_serving())
+
+    async def _follow(self, watch: Watch[T]) -> AsyncGenerator[T, None]:
+        while True:
+            opening = watch.opening()
+            call = self._lane(opening.turn).unary_stream(opening.rpc)(opening.request)
+            try:
+                async for message in call:
+                    yield watch.seen(message)
+                failure = stream_ended()
+            except grpc.RpcError as error:
+                failure = failure_of(error)
+            finally:
+                call.cancel()
+            await asyncio.sleep(watch.pause_s(failure))
 
     async def _run(self, steps: Steps[T]) -> T:
         return await completed(steps, self._carry)

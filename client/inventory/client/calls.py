@@ -1,12 +1,35 @@
 """Every call of the service as steps: the message that goes out, the record that comes back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Generic
 from uuid import uuid4
 
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from inventory.client.failures import Failure, error_of
 from inventory.client.messages import build
+from inventory.client.ordering import (
+    CONFIRMING,
+    RELEASING,
+    RESERVING,
+    SELLING,
+    OrderCall,
+    OrderRequest,
+    settled_order,
+)
+from inventory.client.orders import (
+    Event,
+    EventKind,
+    HoldPage,
+    Order,
+    OrderLine,
+    OrderResult,
+    Reservation,
+    event_of,
+    hold_page_of,
+    order_of,
+)
 from inventory.client.outcomes import Resolved
 from inventory.client.records import (
     Cluster,
@@ -24,12 +47,19 @@ from inventory.client.records import (
 from inventory.client.retrier import Retrier
 from inventory.client.retry import FOR_ADMIN, Budget
 from inventory.client.rpcs import (
+    BATCH_CONFIRM,
     BATCH_GET_STOCK,
+    BATCH_RELEASE,
+    BATCH_RESERVE,
     CLOSE,
+    EXTEND_HOLD,
+    FORCE_RELEASE,
     GET_CLUSTER,
+    GET_ORDER,
     GET_PRODUCT,
     GET_STOCK,
     HEALTH_CHECK,
+    LIST_HOLDS,
     LIST_PRODUCTS,
     LOAD,
     PUT_PRODUCT,
@@ -37,9 +67,11 @@ from inventory.client.rpcs import (
     RESOLVE_REQUEST,
     RESTOCK,
     SET_SHARDS,
+    WATCH_EVENTS,
     WATCH_STOCK,
+    AnyRpc,
 )
-from inventory.client.steps import Send, Steps
+from inventory.client.steps import AnySend, Send, Steps, T
 from inventory.v1 import admin_pb2, inventory_pb2
 
 
@@ -150,6 +182,93 @@ class Calls:
         )
         return reply.layout_version
 
+    def reserve(self, wanted: Reservation, deadline_s: float | None) -> Steps[OrderResult]:
+        return self._order(RESERVING, _reservation(wanted), deadline_s)
+
+    def batch_reserve(
+        self, items: Sequence[Reservation], deadline_s: float | None
+    ) -> Steps[tuple[OrderResult, ...]]:
+        requests = [_reservation(item) for item in items]
+        return self._retrier.order_batch(BATCH_RESERVE, requests, deadline_s=deadline_s)
+
+    def deduct_order(self, wanted: Reservation, deadline_s: float | None) -> Steps[OrderResult]:
+        request = build(
+            inventory_pb2.DeductOrderRequest,
+            order_id=wanted.order_id,
+            user_id=wanted.user_id,
+            lines=_lines(wanted.lines),
+            attempt=wanted.attempt,
+        )
+        return self._order(SELLING, request, deadline_s)
+
+    def confirm(
+        self, order_id: int, product_id: int, deadline_s: float | None
+    ) -> Steps[OrderResult]:
+        request = build(inventory_pb2.ConfirmRequest, order_id=order_id, product_id=product_id)
+        return self._order(CONFIRMING, request, deadline_s)
+
+    def batch_confirm(
+        self, order_ids: Sequence[int], deadline_s: float | None
+    ) -> Steps[tuple[OrderResult, ...]]:
+        requests = [build(inventory_pb2.ConfirmRequest, order_id=each) for each in order_ids]
+        return self._retrier.order_batch(BATCH_CONFIRM, requests, deadline_s=deadline_s)
+
+    def release(
+        self, order_id: int, product_id: int, deadline_s: float | None
+    ) -> Steps[OrderResult]:
+        request = build(inventory_pb2.ReleaseRequest, order_id=order_id, product_id=product_id)
+        return self._order(RELEASING, request, deadline_s)
+
+    def batch_release(
+        self, order_ids: Sequence[int], deadline_s: float | None
+    ) -> Steps[tuple[OrderResult, ...]]:
+        requests = [build(inventory_pb2.ReleaseRequest, order_id=each) for each in order_ids]
+        return self._retrier.order_batch(BATCH_RELEASE, requests, deadline_s=deadline_s)
+
+    def extend_hold(
+        self, order_id: int, ttl_s: int, product_id: int, deadline_s: float | None
+    ) -> Steps[Order]:
+        request = build(
+            inventory_pb2.ExtendHoldRequest, order_id=order_id, ttl_s=ttl_s, product_id=product_id
+        )
+        reply = yield from self._retrier.answer(
+            EXTEND_HOLD, request, deadline_s=deadline_s, order_id=order_id
+        )
+        return order_of(reply.order)
+
+    def get_order(self, order_id: int, product_id: int, deadline_s: float | None) -> Steps[Order]:
+        request = build(inventory_pb2.GetOrderRequest, order_id=order_id, product_id=product_id)
+        reply = yield from self._retrier.answer(
+            GET_ORDER, request, deadline_s=deadline_s, order_id=order_id
+        )
+        return order_of(reply.order)
+
+    def list_holds(
+        self, product_id: int, user_id: int, after_id: int, page_size: int
+    ) -> Steps[HoldPage]:
+        request = build(
+            admin_pb2.ListHoldsRequest,
+            product_id=product_id,
+            user_id=user_id,
+            after_id=after_id,
+            page_size=page_size,
+        )
+        reply = yield from self._retrier.answer(LIST_HOLDS, request)
+        return hold_page_of(reply)
+
+    def force_release(self, order_id: int, reason: str, actor: str) -> Steps[Order]:
+        request = build(
+            admin_pb2.ForceReleaseRequest, order_id=order_id, reason=reason, actor=actor
+        )
+        reply = yield from self._retrier.answer(FORCE_RELEASE, request, order_id=order_id)
+        return order_of(reply.order)
+
+    def _order(
+        self, call: OrderCall, request: OrderRequest, deadline_s: float | None
+    ) -> Steps[OrderResult]:
+        result = yield from self._retrier.order(call, request, deadline_s=deadline_s)
+        return settled_order(result, call.values)
+
     def get_cluster(self) -> Steps[Cluster]:
         reply = yield from self._retrier.answer(GET_CLUSTER, admin_pb2.GetClusterRequest())
         return cluster_of(reply)
@@ -159,29 +278,54 @@ class Calls:
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-class Watch:
-    """A watch on one product that outlives its streams: when to open the next, when to give up."""
+def _reservation(wanted: Reservation) -> inventory_pb2.ReserveRequest:
+    return build(
+        inventory_pb2.ReserveRequest,
+        order_id=wanted.order_id,
+        user_id=wanted.user_id,
+        lines=_lines(wanted.lines),
+        ttl_s=wanted.ttl_s,
+        attempt=wanted.attempt,
+    )
+
+
+def _lines(lines: Sequence[OrderLine]) -> list[inventory_pb2.OrderLine]:
+    return [
+        build(inventory_pb2.OrderLine, product_id=line.product_id, quantity=line.quantity)
+        for line in lines
+    ]
+
+
+class Watch(Generic[T]):
+    """A watch that outlives its streams: when to open the next, when to give up.
+
+    `read` makes a record of a message; it may change the request that the next stream begins with.
+    """
 
     def __init__(
-        self, retrier: Retrier, *, product_id: int, interval_ms: int, patience_s: float | None
+        self,
+        retrier: Retrier,
+        rpc: AnyRpc,
+        request: Message,
+        read: Callable[[Any], T],
+        *,
+        patience_s: float | None,
     ) -> None:
         self._retrier = retrier
-        self._request = build(
-            inventory_pb2.WatchStockRequest, product_id=product_id, interval_ms=interval_ms
-        )
+        self._rpc = rpc
+        self._request = request
+        self._read = read
         self._patience_s = patience_s
         self._budget: Budget | None = None
 
-    def opening(
-        self,
-    ) -> Send[inventory_pb2.WatchStockRequest, inventory_pb2.WatchStockResponse]:
+    def opening(self) -> AnySend:
         """The stream to open next; it has no time limit of its own."""
-        return Send(WATCH_STOCK, self._request, 0.0, self._retrier.turn())
+        return Send(self._rpc, self._request, 0.0, self._retrier.turn())
 
-    def seen(self, message: inventory_pb2.WatchStockResponse) -> Stock:
+    def seen(self, message: Message) -> T:
         """Takes a message; the patience starts anew with the next failure."""
         self._budget = None
-        return stock_of(message.stock)
+        return self._read(message)
 
     def pause_s(self, failure: Failure) -> float:
         """How long to wait before the next stream; raises where waiting is of no use (any more)."""
@@ -189,5 +333,40 @@ class Watch:
             self._budget = self._retrier.budget(self._patience_s)
         pause_s = self._retrier.pause_s(self._budget, failure.asked_s) if failure.passing else None
         if pause_s is None:
-            raise error_of(failure, acts=False, doubtful=False, request_id=None)
+            raise error_of(failure, acts=False, doubtful=False)
         return pause_s
+
+
+def stock_watch(
+    retrier: Retrier, *, product_id: int, interval_ms: int, patience_s: float | None
+) -> Watch[Stock]:
+    """A watch on one product."""
+    request = build(inventory_pb2.WatchStockRequest, product_id=product_id, interval_ms=interval_ms)
+
+    def read(message: inventory_pb2.WatchStockResponse) -> Stock:
+        return stock_of(message.stock)
+
+    return Watch(retrier, WATCH_STOCK, request, read, patience_s=patience_s)
+
+
+def event_watch(
+    retrier: Retrier,
+    *,
+    cursor: str,
+    kinds: Collection[EventKind],
+    product_ids: Collection[int],
+    patience_s: float | None,
+) -> Watch[Event]:
+    """A watch on events; each of its streams goes on from the last cursor that was seen."""
+    request = build(
+        inventory_pb2.WatchEventsRequest,
+        cursor=cursor,
+        kinds=[f"EVENT_KIND_{kind.name}" for kind in kinds],
+        product_ids=product_ids,
+    )
+
+    def read(message: inventory_pb2.WatchEventsResponse) -> Event:
+        request.cursor = message.cursor
+        return event_of(message)
+
+    return Watch(retrier, WATCH_EVENTS, request, read, patience_s=patience_s)

@@ -16,7 +16,7 @@ from inventory.client.errors import (
     UserLimit,
 )
 from inventory.client.failures import Failure, outcome_unknown
-from inventory.client.messages import build
+from inventory.client.messages import build, later
 from inventory.client.outcomes import OUTCOME_UNKNOWN, Deduction, DeductItem, Outcome
 from inventory.v1 import inventory_pb2
 
@@ -58,17 +58,12 @@ class Ticket:
         self.deduction = self._word(Outcome.NOT_EXECUTED, reason="NOT_SENT")
 
     def request(self, tries: int) -> inventory_pb2.DeductRequest:
-        """The message of the next try, after so many that failed; no two tries share one."""
-        if not tries:
-            return self._request
-        again = inventory_pb2.DeductRequest()
-        again.CopyFrom(self._request)
-        again.attempt = max(2, self._request.attempt + tries)
-        return again
+        """The message of the next try, after so many that failed."""
+        return later(self._request, tries)
 
     def answered(self, response: inventory_pb2.DeductResponse) -> None:
         """Takes what the service said about this request."""
-        outcome = _outcome_of(response)
+        outcome = outcome_of(response.outcome, response.reason)
         self.asked_s = 0.0
         self._take(
             Deduction(
@@ -86,9 +81,7 @@ class Ticket:
         """Takes what went wrong with the call that carried this request."""
         self.asked_s = failure.asked_s
         self._take(
-            self._word(
-                _outcome_of_failure(failure), reason=failure.reason, message=failure.message
-            ),
+            self._word(outcome_of_failure(failure), reason=failure.reason, message=failure.message),
             passing=failure.passing,
         )
 
@@ -111,12 +104,12 @@ def settled(deduction: Deduction) -> Deduction:
         return deduction
     if deduction.outcome is Outcome.UNKNOWN:
         raise outcome_unknown(deduction.message, deduction.request_id)
-    kind = _KINDS[deduction.outcome]
-    message = deduction.message or _MESSAGES[deduction.outcome]
+    kind = KINDS[deduction.outcome]
+    message = deduction.message or MESSAGES[deduction.outcome]
     raise kind(message, reason=deduction.reason, request_id=deduction.request_id)
 
 
-_KINDS: dict[Outcome, type[InventoryError]] = {
+KINDS: dict[Outcome, type[InventoryError]] = {
     Outcome.UNKNOWN_PRODUCT: UnknownProduct,
     Outcome.FROZEN: Frozen,
     Outcome.REQUEST_MISMATCH: RequestMismatch,
@@ -126,7 +119,7 @@ _KINDS: dict[Outcome, type[InventoryError]] = {
     Outcome.NOT_EXECUTED: NotExecuted,
 }
 
-_MESSAGES = {
+MESSAGES = {
     Outcome.UNKNOWN_PRODUCT: "the product was never loaded",
     Outcome.FROZEN: "the product is not on sale",
     Outcome.REQUEST_MISMATCH: "this request_id was used for something else",
@@ -137,16 +130,10 @@ _MESSAGES = {
 }
 
 _OUTCOMES = {
-    inventory_pb2.OUTCOME_DEDUCTED: Outcome.DEDUCTED,
-    inventory_pb2.OUTCOME_INSUFFICIENT_STOCK: Outcome.INSUFFICIENT_STOCK,
-    inventory_pb2.OUTCOME_UNKNOWN_PRODUCT: Outcome.UNKNOWN_PRODUCT,
-    inventory_pb2.OUTCOME_FROZEN: Outcome.FROZEN,
-    inventory_pb2.OUTCOME_REQUEST_MISMATCH: Outcome.REQUEST_MISMATCH,
-    inventory_pb2.OUTCOME_INVALID: Outcome.INVALID,
-    inventory_pb2.OUTCOME_USER_LIMIT: Outcome.USER_LIMIT,
-    inventory_pb2.OUTCOME_OVERLOADED: Outcome.OVERLOADED,
-    inventory_pb2.OUTCOME_UNAVAILABLE: Outcome.NOT_EXECUTED,
-}
+    number: Outcome[name.removeprefix("OUTCOME_")]
+    for name, number in inventory_pb2.Outcome.items()
+    if name.removeprefix("OUTCOME_") in Outcome.__members__
+} | {inventory_pb2.OUTCOME_UNAVAILABLE: Outcome.NOT_EXECUTED}
 
 _OUTCOMES_OF_CODES = {
     grpc.StatusCode.NOT_FOUND: Outcome.UNKNOWN_PRODUCT,
@@ -157,15 +144,16 @@ _OUTCOMES_OF_CODES = {
 }
 
 
-def _outcome_of(response: inventory_pb2.DeductResponse) -> Outcome:
+def outcome_of(word: inventory_pb2.Outcome.ValueType, reason: str) -> Outcome:
     """A word that this client does not know, from a newer service, may mean anything: UNKNOWN."""
-    outcome = _OUTCOMES.get(response.outcome, Outcome.UNKNOWN)
-    if outcome is Outcome.NOT_EXECUTED and response.reason == OUTCOME_UNKNOWN:
+    outcome = _OUTCOMES.get(word, Outcome.UNKNOWN)
+    if outcome is Outcome.NOT_EXECUTED and reason == OUTCOME_UNKNOWN:
         return Outcome.UNKNOWN
     return outcome
 
 
-def _outcome_of_failure(failure: Failure) -> Outcome:
+def outcome_of_failure(failure: Failure) -> Outcome:
+    """What a call that ended with a status says about the request that it carried."""
     if failure.may_have_acted:
         return Outcome.UNKNOWN
     if failure.code is grpc.StatusCode.FAILED_PRECONDITION:

@@ -12,14 +12,23 @@ class InventoryError(Exception):
     code = "UNKNOWN"
     """The gRPC status that names this kind of error."""
 
-    def __init__(self, message: str, *, reason: str, request_id: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str,
+        request_id: str | None = None,
+        order_id: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason
         self.request_id = request_id
+        self.order_id = order_id
 
     def __str__(self) -> str:
         named = f" (request {self.request_id})" if self.request_id else ""
+        named = f" (order {self.order_id})" if self.order_id else named
         return f"{self.message}{named} [{self.reason}]"
 
 
@@ -56,7 +65,33 @@ class UserLimit(PreconditionFailed):
 
 
 class NotEnoughStock(PreconditionFailed):
-    """A removal asked for more units than are available; none were taken."""
+    """A removal asked for more units than are available, or an order never held any for that reason."""
+
+
+class UnknownOrder(InventoryError):
+    """Nobody has heard of the order, or it was forgotten long after its end."""
+
+    code = "NOT_FOUND"
+
+
+class OrderEnded(PreconditionFailed):
+    """The order has come to an end that the call does not fit; the subclass says which."""
+
+
+class OrderConfirmed(OrderEnded):
+    """The order's units are sold to it."""
+
+
+class OrderReleased(OrderEnded):
+    """The order was released and holds nothing."""
+
+
+class OrderExpired(OrderEnded):
+    """The order's time was over; it holds nothing."""
+
+
+class RefundRequired(OrderEnded):
+    """The order was confirmed too late and its units are gone."""
 
 
 class Unavailable(InventoryError):
@@ -76,7 +111,7 @@ class Overloaded(Unavailable):
 
 
 class OutcomeUnknown(InventoryError):
-    """The call may have taken effect: the same call again, with its request_id, decides it."""
+    """The call may have taken effect: the same call again, with the same id, decides it."""
 
     code = "UNAVAILABLE"
 

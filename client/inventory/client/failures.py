@@ -16,12 +16,17 @@ from inventory.client.errors import (
     InventoryError,
     NotEnoughStock,
     NotExecuted,
+    OrderConfirmed,
+    OrderExpired,
+    OrderReleased,
     OutcomeUnknown,
     Overloaded,
     PreconditionFailed,
+    RefundRequired,
     RequestMismatch,
     ServiceFault,
     Unavailable,
+    UnknownOrder,
     UnknownProduct,
     UserLimit,
 )
@@ -155,7 +160,12 @@ def malformed(message: str) -> Failure:
 
 
 def error_of(
-    failure: Failure, *, acts: bool, doubtful: bool, request_id: str | None
+    failure: Failure,
+    *,
+    acts: bool,
+    doubtful: bool,
+    request_id: str | None = None,
+    order_id: int | None = None,
 ) -> InventoryError:
     """The exception for a call that ends with this failure.
 
@@ -164,17 +174,21 @@ def error_of(
     """
     if acts and failure.reason in PENDING:
         return OutcomeUnknown(failure.message, reason=failure.reason, request_id=request_id)
-    if acts and (failure.may_have_acted or (doubtful and failure.code not in _DECIDING)):
-        return outcome_unknown(failure.message, request_id)
+    if acts and (failure.may_have_acted or (doubtful and not _decides(failure))):
+        return outcome_unknown(failure.message, request_id, order_id)
     kind = _kind_of(failure, acts=acts)
     message = failure.message or failure.code.name.lower().replace("_", " ")
-    return kind(message, reason=failure.reason, request_id=request_id)
+    return kind(message, reason=failure.reason, request_id=request_id, order_id=order_id)
 
 
-def outcome_unknown(last: str, request_id: str | None) -> OutcomeUnknown:
-    again = "send the same request_id again" if request_id else "look before you send it again"
+def outcome_unknown(
+    last: str, request_id: str | None, order_id: int | None = None
+) -> OutcomeUnknown:
+    again = "look before you send it again"
+    if request_id or order_id:
+        again = f"send the same {'request_id' if request_id else 'order_id'} again"
     message = f"the call may have taken effect; {again}" + (f": {last}" if last else "")
-    return OutcomeUnknown(message, reason=OUTCOME_UNKNOWN, request_id=request_id)
+    return OutcomeUnknown(message, reason=OUTCOME_UNKNOWN, request_id=request_id, order_id=order_id)
 
 
 _DECIDING = frozenset(
@@ -195,16 +209,31 @@ _KINDS: dict[grpc.StatusCode, type[InventoryError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
 }
 
-_KINDS_OF_PRECONDITION: dict[str, type[InventoryError]] = {
+_KINDS_OF_ENDS: dict[str, type[InventoryError]] = {
+    "ORDER_CONFIRMED": OrderConfirmed,
+    "ORDER_RELEASED": OrderReleased,
+    "ORDER_EXPIRED": OrderExpired,
+    "REFUND_REQUIRED": RefundRequired,
+}
+"""How an order has ended is the same for every copy of a call."""
+
+_KINDS_OF_REASONS: dict[str, type[InventoryError]] = {
     "USER_LIMIT": UserLimit,
     "INSUFFICIENT_STOCK": NotEnoughStock,
+    "UNKNOWN_ORDER": UnknownOrder,
+    **_KINDS_OF_ENDS,
 }
+"""Where the status alone does not name the kind."""
+
+
+def _decides(failure: Failure) -> bool:
+    return failure.code in _DECIDING or failure.reason in _KINDS_OF_ENDS
 
 
 def _kind_of(failure: Failure, *, acts: bool) -> type[InventoryError]:
     kind = _KINDS.get(failure.code)
-    if kind is PreconditionFailed:
-        return _KINDS_OF_PRECONDITION.get(failure.reason, PreconditionFailed)
+    if kind in (PreconditionFailed, UnknownProduct):
+        return _KINDS_OF_REASONS.get(failure.reason, kind)
     if kind is not None:
         return kind
     if failure.passing:

@@ -1,6 +1,6 @@
 """Messages of the contract, made of what callers pass in."""
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -15,3 +15,13 @@ def build(kind: type[M], **fields: Any) -> M:
         return kind(**fields)
     except ValueError as error:
         raise InvalidRequest(str(error).lower(), reason="OUT_OF_RANGE") from None
+
+
+def later(request: M, tries: int) -> M:
+    """The message of the next try, after so many that failed; no two tries share one."""
+    if not tries or "attempt" not in request.DESCRIPTOR.fields_by_name:
+        return request
+    again: Any = type(request)()
+    again.CopyFrom(request)
+    again.attempt = max(2, again.attempt + tries)
+    return cast("M", again)

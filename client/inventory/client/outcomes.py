@@ -1,4 +1,4 @@
-"""What a deduction asks for and what it can come to."""
+"""What a deduction asks for, and what deductions and calls on orders can come to."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,8 +8,11 @@ OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 
 
 class Outcome(StrEnum):
-    """What a request came to. The first two are facts about stock; all but the last took nothing,
-    save DEDUCTED."""
+    """What a request came to.
+
+    Of a deduction the first two are facts about stock, and all but DEDUCTED and UNKNOWN took nothing.
+    From HELD to UNKNOWN_ORDER: where an order is in its life.
+    """
 
     DEDUCTED = "deducted"
     INSUFFICIENT_STOCK = "insufficient_stock"
@@ -18,9 +21,30 @@ class Outcome(StrEnum):
     REQUEST_MISMATCH = "request_mismatch"
     INVALID = "invalid"
     USER_LIMIT = "user_limit"
+    HELD = "held"
+    CONFIRMED = "confirmed"
+    RELEASED = "released"
+    EXPIRED = "expired"
+    RETAKEN = "retaken"
+    REFUND_REQUIRED = "refund_required"
+    UNKNOWN_ORDER = "unknown_order"
     OVERLOADED = "overloaded"
     NOT_EXECUTED = "not_executed"
     UNKNOWN = "unknown"
+
+
+OF_ORDERS = frozenset(
+    {
+        Outcome.HELD,
+        Outcome.CONFIRMED,
+        Outcome.RELEASED,
+        Outcome.EXPIRED,
+        Outcome.RETAKEN,
+        Outcome.REFUND_REQUIRED,
+        Outcome.UNKNOWN_ORDER,
+    }
+)
+"""Outcomes that no deduction comes to."""
 
 
 class Resolution(StrEnum):

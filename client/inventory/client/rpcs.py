@@ -62,6 +62,53 @@ BATCH_GET_STOCK = Rpc(
 WATCH_STOCK = Rpc(
     _INVENTORY + "WatchStock", inventory_pb2.WatchStockRequest, inventory_pb2.WatchStockResponse
 )
+RESERVE = Rpc(
+    _INVENTORY + "Reserve", inventory_pb2.ReserveRequest, inventory_pb2.ReserveResponse, acts=True
+)
+BATCH_RESERVE = Rpc(
+    _INVENTORY + "BatchReserve",
+    inventory_pb2.BatchReserveRequest,
+    inventory_pb2.BatchReserveResponse,
+    acts=True,
+)
+DEDUCT_ORDER = Rpc(
+    _INVENTORY + "DeductOrder",
+    inventory_pb2.DeductOrderRequest,
+    inventory_pb2.DeductOrderResponse,
+    acts=True,
+)
+CONFIRM = Rpc(
+    _INVENTORY + "Confirm", inventory_pb2.ConfirmRequest, inventory_pb2.ConfirmResponse, acts=True
+)
+BATCH_CONFIRM = Rpc(
+    _INVENTORY + "BatchConfirm",
+    inventory_pb2.BatchConfirmRequest,
+    inventory_pb2.BatchConfirmResponse,
+    acts=True,
+)
+RELEASE = Rpc(
+    _INVENTORY + "Release", inventory_pb2.ReleaseRequest, inventory_pb2.ReleaseResponse, acts=True
+)
+BATCH_RELEASE = Rpc(
+    _INVENTORY + "BatchRelease",
+    inventory_pb2.BatchReleaseRequest,
+    inventory_pb2.BatchReleaseResponse,
+    acts=True,
+)
+EXTEND_HOLD = Rpc(
+    _INVENTORY + "ExtendHold",
+    inventory_pb2.ExtendHoldRequest,
+    inventory_pb2.ExtendHoldResponse,
+    acts=True,
+)
+GET_ORDER = Rpc(
+    _INVENTORY + "GetOrder", inventory_pb2.GetOrderRequest, inventory_pb2.GetOrderResponse
+)
+WATCH_EVENTS = Rpc(
+    _INVENTORY + "WatchEvents",
+    inventory_pb2.WatchEventsRequest,
+    inventory_pb2.WatchEventsResponse,
+)
 PUT_PRODUCT = Rpc(
     _ADMIN + "PutProduct", admin_pb2.PutProductRequest, admin_pb2.PutProductResponse, acts=True
 )
@@ -75,6 +122,13 @@ RESTOCK = Rpc(_ADMIN + "Restock", admin_pb2.RestockRequest, admin_pb2.RestockRes
 REMOVE = Rpc(_ADMIN + "Remove", admin_pb2.RemoveRequest, admin_pb2.RemoveResponse, acts=True)
 SET_SHARDS = Rpc(
     _ADMIN + "SetShards", admin_pb2.SetShardsRequest, admin_pb2.SetShardsResponse, acts=True
+)
+LIST_HOLDS = Rpc(_ADMIN + "ListHolds", admin_pb2.ListHoldsRequest, admin_pb2.ListHoldsResponse)
+FORCE_RELEASE = Rpc(
+    _ADMIN + "ForceRelease",
+    admin_pb2.ForceReleaseRequest,
+    admin_pb2.ForceReleaseResponse,
+    acts=True,
 )
 GET_CLUSTER = Rpc(_ADMIN + "GetCluster", admin_pb2.GetClusterRequest, admin_pb2.GetClusterResponse)
 HEALTH_CHECK = Rpc(

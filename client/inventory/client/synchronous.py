@@ -2,19 +2,28 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2
 
-from inventory.client.calls import Calls, Watch
+from inventory.client.calls import Calls, Watch, event_watch, stock_watch
 from inventory.client.channels import CHANNELS, open_channel
 from inventory.client.deductions import settled
 from inventory.client.errors import Unavailable
 from inventory.client.failures import NO_CONNECTION, UNREACHABLE, failure_of, stream_ended
+from inventory.client.orders import (
+    Event,
+    EventKind,
+    HoldPage,
+    Order,
+    OrderLine,
+    OrderResult,
+    Reservation,
+)
 from inventory.client.outcomes import Deduction, DeductItem, Resolved
 from inventory.client.records import Cluster, LoadedProduct, NewProduct, Product, ProductPage, Stock
 from inventory.client.retrier import Retrier
@@ -109,6 +118,86 @@ class InventoryClient:
         finally:
             stream.close()
 
+    def reserve(
+        self,
+        order_id: int,
+        lines: Sequence[OrderLine],
+        *,
+        user_id: int = 0,
+        ttl_s: int = 0,
+        attempt: int = 0,
+        deadline_s: float | None = None,
+    ) -> OrderResult:
+        """Holds all lines of an order until it is confirmed, released or its time is over, or none.
+
+        HELD and INSUFFICIENT_STOCK are answers, and CONFIRMED and RETAKEN of an order that was sold
+        before; everything else is raised. ttl_s 0: the service's default.
+        """
+        wanted = Reservation(order_id, tuple(lines), user_id, ttl_s, attempt)
+        return self._run(self._calls.reserve(wanted, deadline_s))
+
+    def batch_reserve(
+        self, items: Sequence[Reservation], *, deadline_s: float | None = None
+    ) -> tuple[OrderResult, ...]:
+        """Reserves for up to 500 orders, each for itself; every outcome is a value, in order."""
+        return self._run(self._calls.batch_reserve(items, deadline_s))
+
+    def deduct_order(
+        self,
+        order_id: int,
+        lines: Sequence[OrderLine],
+        *,
+        user_id: int = 0,
+        attempt: int = 0,
+        deadline_s: float | None = None,
+    ) -> OrderResult:
+        """Sells all lines of an order at once, or none: CONFIRMED or INSUFFICIENT_STOCK."""
+        wanted = Reservation(order_id, tuple(lines), user_id, attempt=attempt)
+        return self._run(self._calls.deduct_order(wanted, deadline_s))
+
+    def confirm(
+        self, order_id: int, *, product_id: int = 0, deadline_s: float | None = None
+    ) -> OrderResult:
+        """Sells what an order holds.
+
+        CONFIRMED, and too late RETAKEN (sold after all) or REFUND_REQUIRED are answers. product_id:
+        any product of the order, so that it is found faster.
+        """
+        return self._run(self._calls.confirm(order_id, product_id, deadline_s))
+
+    def batch_confirm(
+        self, order_ids: Sequence[int], *, deadline_s: float | None = None
+    ) -> tuple[OrderResult, ...]:
+        """Confirms up to 500 orders, each for itself; every outcome is a value, in order."""
+        return self._run(self._calls.batch_confirm(order_ids, deadline_s))
+
+    def release(
+        self, order_id: int, *, product_id: int = 0, deadline_s: float | None = None
+    ) -> OrderResult:
+        """Gives back what an order holds.
+
+        RELEASED, EXPIRED where its time was over before, INSUFFICIENT_STOCK where it never held any.
+        """
+        return self._run(self._calls.release(order_id, product_id, deadline_s))
+
+    def batch_release(
+        self, order_ids: Sequence[int], *, deadline_s: float | None = None
+    ) -> tuple[OrderResult, ...]:
+        """Releases up to 500 orders, each for itself; every outcome is a value, in order."""
+        return self._run(self._calls.batch_release(order_ids, deadline_s))
+
+    def extend_hold(
+        self, order_id: int, ttl_s: int, *, product_id: int = 0, deadline_s: float | None = None
+    ) -> Order:
+        """Moves the deadline of a hold to ttl_s from now; never to an earlier time."""
+        return self._run(self._calls.extend_hold(order_id, ttl_s, product_id, deadline_s))
+
+    def get_order(
+        self, order_id: int, *, product_id: int = 0, deadline_s: float | None = None
+    ) -> Order:
+        """Reads an order in whatever state it is."""
+        return self._run(self._calls.get_order(order_id, product_id, deadline_s))
+
     def resolve(
         self, product_id: int, request_id: str, *, deadline_s: float | None = None
     ) -> Resolved:
@@ -136,21 +225,38 @@ class InventoryClient:
         interval_ms: the least time between two, 0: the service's default. Raises when no stream
         stood for patience_s (None: the policy's deadline).
         """
-        watch = Watch(
+        watch = stock_watch(
             self._retrier, product_id=product_id, interval_ms=interval_ms, patience_s=patience_s
         )
-        while True:
-            opening = watch.opening()
-            call = self._lane(opening.turn).unary_stream(opening.rpc)(opening.request)
-            try:
-                for message in call:
-                    yield watch.seen(message)
-                failure = stream_ended()
-            except grpc.RpcError as error:
-                failure = failure_of(error)
-            finally:
-                call.cancel()
-            self._sleep(watch.pause_s(failure))
+        yield from self._follow(watch)
+
+    def watch_events(
+        self,
+        *,
+        cursor: str = "",
+        kinds: Collection[EventKind] = (),
+        product_ids: Collection[int] = (),
+        cursors: bool = False,
+        patience_s: float | None = None,
+    ) -> Iterator[Event]:
+        """Yields what happened to orders and products after a cursor, across broken connections.
+
+        Every event comes at least once. cursor: of the last event that was dealt with; "": from now
+        on, "0": everything that is kept. kinds, product_ids: empty for all. cursors: yield cursors
+        without an event, too (kind UNSPECIFIED), as they come at the begin and while nothing happens.
+        Raises when no stream stood for patience_s (None: the policy's deadline).
+        """
+        watch = event_watch(
+            self._retrier,
+            cursor=cursor,
+            kinds=kinds,
+            product_ids=product_ids,
+            patience_s=patience_s,
+        )
+        with closing(self._follow(watch)) as events:
+            for event in events:
+                if cursors or event.kind is not EventKind.UNSPECIFIED:
+                    yield event
 
     def put_product(self, product: NewProduct) -> Product:
         """Writes a product to the ledger, or changes the settings of one that is closed."""
@@ -191,6 +297,16 @@ class InventoryClient:
         """
         return self._run(self._calls.set_shards(product_id, shards, deadline_s))
 
+    def list_holds(
+        self, *, product_id: int = 0, user_id: int = 0, after_id: int = 0, page_size: int = 0
+    ) -> HoldPage:
+        """Reads a page of units that orders hold, as far as the ledger knows, oldest first."""
+        return self._run(self._calls.list_holds(product_id, user_id, after_id, page_size))
+
+    def force_release(self, order_id: int, *, reason: str, actor: str) -> Order:
+        """Releases an order whatever its time; the journal is told who wanted it, and why."""
+        return self._run(self._calls.force_release(order_id, reason, actor))
+
     def get_cluster(self) -> Cluster:
         """Reads the partitions' state, the service's version and the ledger's schema."""
         return self._run(self._calls.get_cluster())
@@ -198,6 +314,20 @@ class InventoryClient:
     def is_serving(self) -> bool:
         """Asks the service's health."""
         return self._run(self._calls.is_serving())
+
+    def _follow(self, watch: Watch[T]) -> Generator[T, None, None]:
+        while True:
+            opening = watch.opening()
+            call = self._lane(opening.turn).unary_stream(opening.rpc)(opening.request)
+            try:
+                for message in call:
+                    yield watch.seen(message)
+                failure = stream_ended()
+            except grpc.RpcError as error:
+                failure = failure_of(error)
+            finally:
+                call.cancel()
+            self._sleep(watch.pause_s(failure))
 
     def _run(self, steps: Steps[T]) -> T:
         return completed(steps, self._try, self._sleep)

@@ -581,6 +581,172 @@ class SetShardsResponse(_message.Message):
 Global___SetShardsResponse: _TypeAlias = SetShardsResponse  # noqa: Y015
 
 @_typing.final
+class ListHoldsRequest(_message.Message):
+    """A page of holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCT_ID_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    AFTER_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    product_id: _builtins.int
+    """Only this product's; 0: all."""
+    user_id: _builtins.int
+    """Only this user's; 0: all."""
+    after_id: _builtins.int
+    """Holds after this id; 0: from the oldest."""
+    page_size: _builtins.int
+    """At most so many, 1 to 1,000; 0: 100."""
+    def __init__(
+        self,
+        *,
+        product_id: _builtins.int = ...,
+        user_id: _builtins.int = ...,
+        after_id: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_id", b"after_id", "page_size", b"page_size", "product_id", b"product_id", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHoldsRequest: _TypeAlias = ListHoldsRequest  # noqa: Y015
+
+@_typing.final
+class Hold(_message.Message):
+    """Units of one product that an order holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCT_ID_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    QUANTITY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CREATED_MS_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Its number in the ledger."""
+    order_id: _builtins.int
+    """The order."""
+    product_id: _builtins.int
+    """The product."""
+    user_id: _builtins.int
+    """The buyer; 0: none."""
+    quantity: _builtins.int
+    """Units."""
+    partition: _builtins.int
+    """The partition that holds them."""
+    created_ms: _builtins.int
+    """Since when, in milliseconds since 1970 UTC."""
+    age_ms: _builtins.int
+    """For how long, in milliseconds."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        order_id: _builtins.int = ...,
+        product_id: _builtins.int = ...,
+        user_id: _builtins.int = ...,
+        quantity: _builtins.int = ...,
+        partition: _builtins.int = ...,
+        created_ms: _builtins.int = ...,
+        age_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "created_ms", b"created_ms", "id", b"id", "order_id", b"order_id", "partition", b"partition", "product_id", b"product_id", "quantity", b"quantity", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hold: _TypeAlias = Hold  # noqa: Y015
+
+@_typing.final
+class ListHoldsResponse(_message.Message):
+    """A page of holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDS_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_ID_FIELD_NUMBER: _builtins.int
+    next_after_id: _builtins.int
+    """The after_id of the next page; 0: this was the last."""
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hold]:
+        """The holds, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        holds: _abc.Iterable[Global___Hold] | None = ...,
+        next_after_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holds", b"holds", "next_after_id", b"next_after_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHoldsResponse: _TypeAlias = ListHoldsResponse  # noqa: Y015
+
+@_typing.final
+class ForceReleaseRequest(_message.Message):
+    """An order to release."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    order_id: _builtins.int
+    """The order, at least 1."""
+    reason: _builtins.str
+    """Why, for the journal, 1 to 200 characters."""
+    actor: _builtins.str
+    """Who, for the journal, 1 to 64 characters."""
+    def __init__(
+        self,
+        *,
+        order_id: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "order_id", b"order_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForceReleaseRequest: _TypeAlias = ForceReleaseRequest  # noqa: Y015
+
+@_typing.final
+class ForceReleaseResponse(_message.Message):
+    """The order as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def order(self) -> _inventory_pb2.Order:
+        """The order: RELEASED, or EXPIRED where its time was over before."""
+
+    def __init__(
+        self,
+        *,
+        order: _inventory_pb2.Order | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForceReleaseResponse: _TypeAlias = ForceReleaseResponse  # noqa: Y015
+
+@_typing.final
 class FreezeRequest(_message.Message):
     """A product to stop."""
 

@@ -75,6 +75,16 @@ class AdminServiceStub:
                 request_serializer=inventory_dot_v1_dot_admin__pb2.SetShardsRequest.SerializeToString,
                 response_deserializer=inventory_dot_v1_dot_admin__pb2.SetShardsResponse.FromString,
                 _registered_method=True)
+        self.ListHolds = channel.unary_unary(
+                '/inventory.v1.AdminService/ListHolds',
+                request_serializer=inventory_dot_v1_dot_admin__pb2.ListHoldsRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_admin__pb2.ListHoldsResponse.FromString,
+                _registered_method=True)
+        self.ForceRelease = channel.unary_unary(
+                '/inventory.v1.AdminService/ForceRelease',
+                request_serializer=inventory_dot_v1_dot_admin__pb2.ForceReleaseRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_admin__pb2.ForceReleaseResponse.FromString,
+                _registered_method=True)
         self.Freeze = channel.unary_unary(
                 '/inventory.v1.AdminService/Freeze',
                 request_serializer=inventory_dot_v1_dot_admin__pb2.FreezeRequest.SerializeToString,
@@ -201,6 +211,20 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListHolds(self, request, context):
+        """Lists units that orders hold, as far as the ledger knows, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForceRelease(self, request, context):
+        """Releases an order whatever its time, with a reason.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Freeze(self, request, context):
         """Stops the sale of a product, with a reason.
         """
@@ -313,6 +337,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SetShards,
                     request_deserializer=inventory_dot_v1_dot_admin__pb2.SetShardsRequest.FromString,
                     response_serializer=inventory_dot_v1_dot_admin__pb2.SetShardsResponse.SerializeToString,
+            ),
+            'ListHolds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHolds,
+                    request_deserializer=inventory_dot_v1_dot_admin__pb2.ListHoldsRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_admin__pb2.ListHoldsResponse.SerializeToString,
+            ),
+            'ForceRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForceRelease,
+                    request_deserializer=inventory_dot_v1_dot_admin__pb2.ForceReleaseRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_admin__pb2.ForceReleaseResponse.SerializeToString,
             ),
             'Freeze': grpc.unary_unary_rpc_method_handler(
                     servicer.Freeze,
@@ -582,6 +616,60 @@ class AdminService:
             '/inventory.v1.AdminService/SetShards',
             inventory_dot_v1_dot_admin__pb2.SetShardsRequest.SerializeToString,
             inventory_dot_v1_dot_admin__pb2.SetShardsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHolds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.AdminService/ListHolds',
+            inventory_dot_v1_dot_admin__pb2.ListHoldsRequest.SerializeToString,
+            inventory_dot_v1_dot_admin__pb2.ListHoldsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForceRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.AdminService/ForceRelease',
+            inventory_dot_v1_dot_admin__pb2.ForceReleaseRequest.SerializeToString,
+            inventory_dot_v1_dot_admin__pb2.ForceReleaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,6 +69,10 @@ class AdminServiceStub:
     closed): nothing was changed, call again. A product that is off sale keeps the number for its next
     load.
     """
+    ListHolds: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListHoldsRequest, _admin_pb2.ListHoldsResponse]
+    """Lists units that orders hold, as far as the ledger knows, oldest first."""
+    ForceRelease: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForceReleaseRequest, _admin_pb2.ForceReleaseResponse]
+    """Releases an order whatever its time, with a reason."""
     Freeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FreezeRequest, _admin_pb2.FreezeResponse]
     """Stops the sale of a product, with a reason."""
     Unfreeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]
@@ -128,6 +132,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     closed): nothing was changed, call again. A product that is off sale keeps the number for its next
     load.
     """
+    ListHolds: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListHoldsRequest, _admin_pb2.ListHoldsResponse]  # type: ignore[assignment]
+    """Lists units that orders hold, as far as the ledger knows, oldest first."""
+    ForceRelease: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForceReleaseRequest, _admin_pb2.ForceReleaseResponse]  # type: ignore[assignment]
+    """Releases an order whatever its time, with a reason."""
     Freeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.FreezeRequest, _admin_pb2.FreezeResponse]  # type: ignore[assignment]
     """Stops the sale of a product, with a reason."""
     Unfreeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]  # type: ignore[assignment]
@@ -232,6 +240,22 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         closed): nothing was changed, call again. A product that is off sale keeps the number for its next
         load.
         """
+
+    @_abc_1.abstractmethod
+    def ListHolds(
+        self,
+        request: _admin_pb2.ListHoldsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListHoldsResponse, _abc.Awaitable[_admin_pb2.ListHoldsResponse]]:
+        """Lists units that orders hold, as far as the ledger knows, oldest first."""
+
+    @_abc_1.abstractmethod
+    def ForceRelease(
+        self,
+        request: _admin_pb2.ForceReleaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ForceReleaseResponse, _abc.Awaitable[_admin_pb2.ForceReleaseResponse]]:
+        """Releases an order whatever its time, with a reason."""
 
     @_abc_1.abstractmethod
     def Freeze(

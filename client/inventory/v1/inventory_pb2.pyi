@@ -53,6 +53,26 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     """More work is queued than the service takes on; nothing was taken. RESOURCE_EXHAUSTED."""
     OUTCOME_UNAVAILABLE: _Outcome.ValueType  # 9
     """The service could not do it now, or does not know whether it did; reason says which. UNAVAILABLE."""
+    OUTCOME_HELD: _Outcome.ValueType  # 10
+    """Of Reserve and ExtendHold: the order's units are held. OK."""
+    OUTCOME_CONFIRMED: _Outcome.ValueType  # 11
+    """The order's units are sold to it. OK, and of Release FAILED_PRECONDITION, reason ORDER_CONFIRMED."""
+    OUTCOME_RELEASED: _Outcome.ValueType  # 12
+    """The order was released and holds nothing. OK of Release, else FAILED_PRECONDITION, reason
+    ORDER_RELEASED.
+    """
+    OUTCOME_EXPIRED: _Outcome.ValueType  # 13
+    """The order's time was over before it was confirmed; it holds nothing. OK of Release, else
+    FAILED_PRECONDITION, reason ORDER_EXPIRED.
+    """
+    OUTCOME_RETAKEN: _Outcome.ValueType  # 14
+    """The order had expired, but its units were still there and are sold to it now. Of Confirm; OK."""
+    OUTCOME_REFUND_REQUIRED: _Outcome.ValueType  # 15
+    """The order had expired and its units cannot be had any more. Of Confirm; OK. Of the others
+    FAILED_PRECONDITION, reason REFUND_REQUIRED.
+    """
+    OUTCOME_UNKNOWN_ORDER: _Outcome.ValueType  # 16
+    """Nobody has heard of the order, or it was forgotten long after its end. NOT_FOUND."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """What a request came to. In a batch every outcome is a value; a unary call turns all but the first two
@@ -82,6 +102,26 @@ OUTCOME_OVERLOADED: Outcome.ValueType  # 8
 """More work is queued than the service takes on; nothing was taken. RESOURCE_EXHAUSTED."""
 OUTCOME_UNAVAILABLE: Outcome.ValueType  # 9
 """The service could not do it now, or does not know whether it did; reason says which. UNAVAILABLE."""
+OUTCOME_HELD: Outcome.ValueType  # 10
+"""Of Reserve and ExtendHold: the order's units are held. OK."""
+OUTCOME_CONFIRMED: Outcome.ValueType  # 11
+"""The order's units are sold to it. OK, and of Release FAILED_PRECONDITION, reason ORDER_CONFIRMED."""
+OUTCOME_RELEASED: Outcome.ValueType  # 12
+"""The order was released and holds nothing. OK of Release, else FAILED_PRECONDITION, reason
+ORDER_RELEASED.
+"""
+OUTCOME_EXPIRED: Outcome.ValueType  # 13
+"""The order's time was over before it was confirmed; it holds nothing. OK of Release, else
+FAILED_PRECONDITION, reason ORDER_EXPIRED.
+"""
+OUTCOME_RETAKEN: Outcome.ValueType  # 14
+"""The order had expired, but its units were still there and are sold to it now. Of Confirm; OK."""
+OUTCOME_REFUND_REQUIRED: Outcome.ValueType  # 15
+"""The order had expired and its units cannot be had any more. Of Confirm; OK. Of the others
+FAILED_PRECONDITION, reason REFUND_REQUIRED.
+"""
+OUTCOME_UNKNOWN_ORDER: Outcome.ValueType  # 16
+"""Nobody has heard of the order, or it was forgotten long after its end. NOT_FOUND."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 class _ProductStatus:
@@ -115,6 +155,94 @@ PRODUCT_STATUS_OPEN: ProductStatus.ValueType  # 3
 PRODUCT_STATUS_CLOSING: ProductStatus.ValueType  # 4
 """Off sale; its units are being brought back to the ledger."""
 Global___ProductStatus: _TypeAlias = ProductStatus  # noqa: Y015
+
+class _OrderState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OrderStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OrderState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ORDER_STATE_UNSPECIFIED: _OrderState.ValueType  # 0
+    """Never sent."""
+    ORDER_STATE_PENDING: _OrderState.ValueType  # 1
+    """Its lines are being held; it is not decided yet whether all can be."""
+    ORDER_STATE_HELD: _OrderState.ValueType  # 2
+    """All its units are held."""
+    ORDER_STATE_CONFIRMED: _OrderState.ValueType  # 3
+    """Its units are sold."""
+    ORDER_STATE_RELEASED: _OrderState.ValueType  # 4
+    """It was released."""
+    ORDER_STATE_EXPIRED: _OrderState.ValueType  # 5
+    """Its time was over."""
+    ORDER_STATE_RETAKING: _OrderState.ValueType  # 6
+    """It was confirmed too late, and it is being found out whether its units can be taken again."""
+    ORDER_STATE_REFUND_REQUIRED: _OrderState.ValueType  # 7
+    """It was confirmed too late and its units are gone."""
+    ORDER_STATE_REFUSED: _OrderState.ValueType  # 8
+    """It wanted more units than there were, and holds nothing."""
+
+class OrderState(_OrderState, metaclass=_OrderStateEnumTypeWrapper):
+    """Where an order is in its life."""
+
+ORDER_STATE_UNSPECIFIED: OrderState.ValueType  # 0
+"""Never sent."""
+ORDER_STATE_PENDING: OrderState.ValueType  # 1
+"""Its lines are being held; it is not decided yet whether all can be."""
+ORDER_STATE_HELD: OrderState.ValueType  # 2
+"""All its units are held."""
+ORDER_STATE_CONFIRMED: OrderState.ValueType  # 3
+"""Its units are sold."""
+ORDER_STATE_RELEASED: OrderState.ValueType  # 4
+"""It was released."""
+ORDER_STATE_EXPIRED: OrderState.ValueType  # 5
+"""Its time was over."""
+ORDER_STATE_RETAKING: OrderState.ValueType  # 6
+"""It was confirmed too late, and it is being found out whether its units can be taken again."""
+ORDER_STATE_REFUND_REQUIRED: OrderState.ValueType  # 7
+"""It was confirmed too late and its units are gone."""
+ORDER_STATE_REFUSED: OrderState.ValueType  # 8
+"""It wanted more units than there were, and holds nothing."""
+Global___OrderState: _TypeAlias = OrderState  # noqa: Y015
+
+class _EventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
+    """Never sent."""
+    EVENT_KIND_ORDER_EXPIRED: _EventKind.ValueType  # 1
+    """An order's time was over; its units are back."""
+    EVENT_KIND_REFUND_REQUIRED: _EventKind.ValueType  # 2
+    """An order was confirmed too late and its units are gone."""
+    EVENT_KIND_SOLD_OUT: _EventKind.ValueType  # 3
+    """The last unit of a product is sold or held."""
+    EVENT_KIND_BACK_IN_STOCK: _EventKind.ValueType  # 4
+    """A product that was sold out has units again."""
+    EVENT_KIND_LOW_STOCK: _EventKind.ValueType  # 5
+    """A product has fewer units than its low_stock."""
+    EVENT_KIND_FROZEN: _EventKind.ValueType  # 6
+    """A product was frozen."""
+
+class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
+    """What an event tells of."""
+
+EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
+"""Never sent."""
+EVENT_KIND_ORDER_EXPIRED: EventKind.ValueType  # 1
+"""An order's time was over; its units are back."""
+EVENT_KIND_REFUND_REQUIRED: EventKind.ValueType  # 2
+"""An order was confirmed too late and its units are gone."""
+EVENT_KIND_SOLD_OUT: EventKind.ValueType  # 3
+"""The last unit of a product is sold or held."""
+EVENT_KIND_BACK_IN_STOCK: EventKind.ValueType  # 4
+"""A product that was sold out has units again."""
+EVENT_KIND_LOW_STOCK: EventKind.ValueType  # 5
+"""A product has fewer units than its low_stock."""
+EVENT_KIND_FROZEN: EventKind.ValueType  # 6
+"""A product was frozen."""
+Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
 class DeductRequest(_message.Message):
@@ -634,3 +762,691 @@ class WatchStockResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchStockResponse: _TypeAlias = WatchStockResponse  # noqa: Y015
+
+@_typing.final
+class OrderLine(_message.Message):
+    """Units of one product that an order wants."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCT_ID_FIELD_NUMBER: _builtins.int
+    QUANTITY_FIELD_NUMBER: _builtins.int
+    product_id: _builtins.int
+    """The product, at least 1."""
+    quantity: _builtins.int
+    """Units, 1 to 1,000,000. Several lines of one product are added up."""
+    def __init__(
+        self,
+        *,
+        product_id: _builtins.int = ...,
+        quantity: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["product_id", b"product_id", "quantity", b"quantity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OrderLine: _TypeAlias = OrderLine  # noqa: Y015
+
+@_typing.final
+class Order(_message.Message):
+    """An order as the live stock has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    EXPIRES_MS_FIELD_NUMBER: _builtins.int
+    CREATED_MS_FIELD_NUMBER: _builtins.int
+    RETAKEN_FIELD_NUMBER: _builtins.int
+    order_id: _builtins.int
+    """The order."""
+    user_id: _builtins.int
+    """The buyer; 0: none."""
+    state: Global___OrderState.ValueType
+    """Where it is in its life."""
+    expires_ms: _builtins.int
+    """When the hold ends, in milliseconds since 1970 UTC by the live stock's clock; 0: it was never held."""
+    created_ms: _builtins.int
+    """When it was reserved, in milliseconds since 1970 UTC."""
+    retaken: _builtins.bool
+    """True: it was confirmed too late, and its units were taken again."""
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrderLine]:
+        """Its lines, by product, each product once."""
+
+    def __init__(
+        self,
+        *,
+        order_id: _builtins.int = ...,
+        user_id: _builtins.int = ...,
+        state: Global___OrderState.ValueType = ...,
+        lines: _abc.Iterable[Global___OrderLine] | None = ...,
+        expires_ms: _builtins.int = ...,
+        created_ms: _builtins.int = ...,
+        retaken: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "expires_ms", b"expires_ms", "lines", b"lines", "order_id", b"order_id", "retaken", b"retaken", "state", b"state", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Order: _TypeAlias = Order  # noqa: Y015
+
+@_typing.final
+class ReserveRequest(_message.Message):
+    """An order to hold units for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    TTL_S_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    order_id: _builtins.int
+    """Names this order for good, at least 1. An order keeps its first product: another order must not use
+    the id.
+    """
+    user_id: _builtins.int
+    """The buyer, at least 0; 0: none. Must be set where a product has a limit per user."""
+    ttl_s: _builtins.int
+    """How long the units are held, 1 to 43,200 seconds; 0: 1,800."""
+    attempt: _builtins.int
+    """As in DeductRequest: 1: this order_id was never sent before; 2 or more: it may have been; 0: unknown."""
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrderLine]:
+        """1 to 50 lines."""
+
+    def __init__(
+        self,
+        *,
+        order_id: _builtins.int = ...,
+        user_id: _builtins.int = ...,
+        lines: _abc.Iterable[Global___OrderLine] | None = ...,
+        ttl_s: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "lines", b"lines", "order_id", b"order_id", "ttl_s", b"ttl_s", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReserveRequest: _TypeAlias = ReserveRequest  # noqa: Y015
+
+@_typing.final
+class ReserveResponse(_message.Message):
+    """What a Reserve came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    SHORT_LINES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    outcome: Global___Outcome.ValueType
+    """HELD, INSUFFICIENT_STOCK, or how the order had ended before; in a batch any other outcome, too."""
+    replayed: _builtins.bool
+    """True: the order had been reserved before, and this is what became of it."""
+    reason: _builtins.str
+    """Why, in UPPER_SNAKE_CASE, where outcome alone does not say it."""
+    @_builtins.property
+    def order(self) -> Global___Order:
+        """The order, also one that was refused; not set where nothing of it is remembered."""
+
+    @_builtins.property
+    def short_lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrderLine]:
+        """Of INSUFFICIENT_STOCK: the lines of which there were too few units."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___Outcome.ValueType = ...,
+        replayed: _builtins.bool = ...,
+        order: Global___Order | None = ...,
+        short_lines: _abc.Iterable[Global___OrderLine] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "outcome", b"outcome", "reason", b"reason", "replayed", b"replayed", "short_lines", b"short_lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReserveResponse: _TypeAlias = ReserveResponse  # noqa: Y015
+
+@_typing.final
+class BatchReserveRequest(_message.Message):
+    """Orders to reserve for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReserveRequest]:
+        """1 to 500 orders."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___ReserveRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchReserveRequest: _TypeAlias = BatchReserveRequest  # noqa: Y015
+
+@_typing.final
+class BatchReserveResponse(_message.Message):
+    """The answers to a BatchReserveRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReserveResponse]:
+        """One per item, in the order of the items."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___ReserveResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchReserveResponse: _TypeAlias = BatchReserveResponse  # noqa: Y015
+
+@_typing.final
+class DeductOrderRequest(_message.Message):
+    """An order to sell at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    order_id: _builtins.int
+    """As in ReserveRequest."""
+    user_id: _builtins.int
+    """As in ReserveRequest."""
+    attempt: _builtins.int
+    """As in ReserveRequest."""
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrderLine]:
+        """As in ReserveRequest."""
+
+    def __init__(
+        self,
+        *,
+        order_id: _builtins.int = ...,
+        user_id: _builtins.int = ...,
+        lines: _abc.Iterable[Global___OrderLine] | None = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "lines", b"lines", "order_id", b"order_id", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeductOrderRequest: _TypeAlias = DeductOrderRequest  # noqa: Y015
+
+@_typing.final
+class DeductOrderResponse(_message.Message):
+    """What a DeductOrder came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    SHORT_LINES_FIELD_NUMBER: _builtins.int
+    outcome: Global___Outcome.ValueType
+    """CONFIRMED or INSUFFICIENT_STOCK."""
+    replayed: _builtins.bool
+    """True: the order had been sold before."""
+    @_builtins.property
+    def order(self) -> Global___Order:
+        """The order, also one that was refused; not set where nothing of it is remembered."""
+
+    @_builtins.property
+    def short_lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrderLine]:
+        """Of INSUFFICIENT_STOCK: the lines of which there were too few units."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___Outcome.ValueType = ...,
+        replayed: _builtins.bool = ...,
+        order: Global___Order | None = ...,
+        short_lines: _abc.Iterable[Global___OrderLine] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "outcome", b"outcome", "replayed", b"replayed", "short_lines", b"short_lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeductOrderResponse: _TypeAlias = DeductOrderResponse  # noqa: Y015
+
+@_typing.final
+class ConfirmRequest(_message.Message):
+    """An order that was paid."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCT_ID_FIELD_NUMBER: _builtins.int
+    order_id: _builtins.int
+    """The order, at least 1."""
+    product_id: _builtins.int
+    """Any product of the order, to find it faster; 0: look everywhere."""
+    def __init__(
+        self,
+        *,
+        order_id: _builtins.int = ...,
+        product_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order_id", b"order_id", "product_id", b"product_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmRequest: _TypeAlias = ConfirmRequest  # noqa: Y015
+
+@_typing.final
+class ConfirmResponse(_message.Message):
+    """What a Confirm came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    outcome: Global___Outcome.ValueType
+    """CONFIRMED, RETAKEN or REFUND_REQUIRED; in a batch any other outcome, too."""
+    replayed: _builtins.bool
+    """True: the order had been confirmed before."""
+    reason: _builtins.str
+    """Why, in UPPER_SNAKE_CASE, where outcome alone does not say it."""
+    @_builtins.property
+    def order(self) -> Global___Order:
+        """The order."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___Outcome.ValueType = ...,
+        replayed: _builtins.bool = ...,
+        order: Global___Order | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "outcome", b"outcome", "reason", b"reason", "replayed", b"replayed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmResponse: _TypeAlias = ConfirmResponse  # noqa: Y015
+
+@_typing.final
+class BatchConfirmRequest(_message.Message):
+    """Orders that were paid."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfirmRequest]:
+        """1 to 500 orders."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___ConfirmRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchConfirmRequest: _TypeAlias = BatchConfirmRequest  # noqa: Y015
+
+@_typing.final
+class BatchConfirmResponse(_message.Message):
+    """The answers to a BatchConfirmRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfirmResponse]:
+        """One per item, in the order of the items."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___ConfirmResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchConfirmResponse: _TypeAlias = BatchConfirmResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseRequest(_message.Message):
+    """An order that will not be paid."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCT_ID_FIELD_NUMBER: _builtins.int
+    order_id: _builtins.int
+    """The order, at least 1."""
+    product_id: _builtins.int
+    """Any product of the order, to find it faster; 0: look everywhere."""
+    def __init__(
+        self,
+        *,
+        order_id: _builtins.int = ...,
+        product_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order_id", b"order_id", "product_id", b"product_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseRequest: _TypeAlias = ReleaseRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseResponse(_message.Message):
+    """What a Release came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    outcome: Global___Outcome.ValueType
+    """RELEASED; EXPIRED where its time was over before; INSUFFICIENT_STOCK where it was refused and held
+    nothing. In a batch any other outcome, too.
+    """
+    replayed: _builtins.bool
+    """True: it had ended that way before."""
+    reason: _builtins.str
+    """Why, in UPPER_SNAKE_CASE, where outcome alone does not say it."""
+    @_builtins.property
+    def order(self) -> Global___Order:
+        """The order; not set where it was unknown."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___Outcome.ValueType = ...,
+        replayed: _builtins.bool = ...,
+        order: Global___Order | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "outcome", b"outcome", "reason", b"reason", "replayed", b"replayed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseResponse: _TypeAlias = ReleaseResponse  # noqa: Y015
+
+@_typing.final
+class BatchReleaseRequest(_message.Message):
+    """Orders that will not be paid."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseRequest]:
+        """1 to 500 orders."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___ReleaseRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchReleaseRequest: _TypeAlias = BatchReleaseRequest  # noqa: Y015
+
+@_typing.final
+class BatchReleaseResponse(_message.Message):
+    """The answers to a BatchReleaseRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseResponse]:
+        """One per item, in the order of the items."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___ReleaseResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchReleaseResponse: _TypeAlias = BatchReleaseResponse  # noqa: Y015
+
+@_typing.final
+class ExtendHoldRequest(_message.Message):
+    """A hold to extend."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    TTL_S_FIELD_NUMBER: _builtins.int
+    PRODUCT_ID_FIELD_NUMBER: _builtins.int
+    order_id: _builtins.int
+    """The order, at least 1."""
+    ttl_s: _builtins.int
+    """How long from now the units are to be held, 1 to 43,200 seconds."""
+    product_id: _builtins.int
+    """Any product of the order, to find it faster; 0: look everywhere."""
+    def __init__(
+        self,
+        *,
+        order_id: _builtins.int = ...,
+        ttl_s: _builtins.int = ...,
+        product_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order_id", b"order_id", "product_id", b"product_id", "ttl_s", b"ttl_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtendHoldRequest: _TypeAlias = ExtendHoldRequest  # noqa: Y015
+
+@_typing.final
+class ExtendHoldResponse(_message.Message):
+    """The hold as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def order(self) -> Global___Order:
+        """The order."""
+
+    def __init__(
+        self,
+        *,
+        order: Global___Order | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtendHoldResponse: _TypeAlias = ExtendHoldResponse  # noqa: Y015
+
+@_typing.final
+class GetOrderRequest(_message.Message):
+    """Which order to read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCT_ID_FIELD_NUMBER: _builtins.int
+    order_id: _builtins.int
+    """The order, at least 1."""
+    product_id: _builtins.int
+    """Any product of the order, to find it faster; 0: look everywhere."""
+    def __init__(
+        self,
+        *,
+        order_id: _builtins.int = ...,
+        product_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order_id", b"order_id", "product_id", b"product_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOrderRequest: _TypeAlias = GetOrderRequest  # noqa: Y015
+
+@_typing.final
+class GetOrderResponse(_message.Message):
+    """An order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def order(self) -> Global___Order:
+        """The order as it is now."""
+
+    def __init__(
+        self,
+        *,
+        order: Global___Order | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOrderResponse: _TypeAlias = GetOrderResponse  # noqa: Y015
+
+@_typing.final
+class WatchEventsRequest(_message.Message):
+    """Which events to be told."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    PRODUCT_IDS_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    """The cursor of the last event that was dealt with; empty: from now on; "0": everything that is kept."""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
+        """Kinds to be told of; empty: all."""
+
+    @_builtins.property
+    def product_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At most 100 products to be told of; empty: all."""
+
+    def __init__(
+        self,
+        *,
+        cursor: _builtins.str = ...,
+        kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
+        product_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "kinds", b"kinds", "product_ids", b"product_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class WatchEventsResponse(_message.Message):
+    """Something that happened."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    PRODUCT_ID_FIELD_NUMBER: _builtins.int
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    AVAILABLE_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    """Where to go on from after this event. Also sent alone, with no event, when the call begins and now and
+    then while nothing happens.
+    """
+    kind: Global___EventKind.ValueType
+    """What happened; UNSPECIFIED: nothing, this is only a cursor."""
+    product_id: _builtins.int
+    """The product; 0: the event is of an order as a whole."""
+    order_id: _builtins.int
+    """The order; 0: the event is of a product."""
+    user_id: _builtins.int
+    """The buyer of the order; 0: none."""
+    available: _builtins.int
+    """Available units of the product as the ledger had them then; 0 for orders."""
+    at_ms: _builtins.int
+    """When it happened, in milliseconds since 1970 UTC."""
+    def __init__(
+        self,
+        *,
+        cursor: _builtins.str = ...,
+        kind: Global___EventKind.ValueType = ...,
+        product_id: _builtins.int = ...,
+        order_id: _builtins.int = ...,
+        user_id: _builtins.int = ...,
+        available: _builtins.int = ...,
+        at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "available", b"available", "cursor", b"cursor", "kind", b"kind", "order_id", b"order_id", "product_id", b"product_id", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsResponse: _TypeAlias = WatchEventsResponse  # noqa: Y015

@@ -70,6 +70,56 @@ class InventoryServiceStub:
                 request_serializer=inventory_dot_v1_dot_inventory__pb2.BatchGetStockRequest.SerializeToString,
                 response_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchGetStockResponse.FromString,
                 _registered_method=True)
+        self.Reserve = channel.unary_unary(
+                '/inventory.v1.InventoryService/Reserve',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.ReserveRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.ReserveResponse.FromString,
+                _registered_method=True)
+        self.BatchReserve = channel.unary_unary(
+                '/inventory.v1.InventoryService/BatchReserve',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.BatchReserveRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchReserveResponse.FromString,
+                _registered_method=True)
+        self.DeductOrder = channel.unary_unary(
+                '/inventory.v1.InventoryService/DeductOrder',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.DeductOrderRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.DeductOrderResponse.FromString,
+                _registered_method=True)
+        self.Confirm = channel.unary_unary(
+                '/inventory.v1.InventoryService/Confirm',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.ConfirmRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.ConfirmResponse.FromString,
+                _registered_method=True)
+        self.BatchConfirm = channel.unary_unary(
+                '/inventory.v1.InventoryService/BatchConfirm',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.BatchConfirmRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchConfirmResponse.FromString,
+                _registered_method=True)
+        self.Release = channel.unary_unary(
+                '/inventory.v1.InventoryService/Release',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.ReleaseResponse.FromString,
+                _registered_method=True)
+        self.BatchRelease = channel.unary_unary(
+                '/inventory.v1.InventoryService/BatchRelease',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.BatchReleaseRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchReleaseResponse.FromString,
+                _registered_method=True)
+        self.ExtendHold = channel.unary_unary(
+                '/inventory.v1.InventoryService/ExtendHold',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.ExtendHoldRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.ExtendHoldResponse.FromString,
+                _registered_method=True)
+        self.GetOrder = channel.unary_unary(
+                '/inventory.v1.InventoryService/GetOrder',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.GetOrderRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.GetOrderResponse.FromString,
+                _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/inventory.v1.InventoryService/WatchEvents',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.WatchEventsResponse.FromString,
+                _registered_method=True)
         self.WatchStock = channel.unary_stream(
                 '/inventory.v1.InventoryService/WatchStock',
                 request_serializer=inventory_dot_v1_dot_inventory__pb2.WatchStockRequest.SerializeToString,
@@ -131,6 +181,82 @@ class InventoryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Reserve(self, request, context):
+        """Holds units of several products for one order, all or nothing, until it is confirmed, released or its
+        time is over. Once per order_id however often it is sent: a repeat is answered with the order as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchReserve(self, request, context):
+        """Reserves for many orders at once; each stands alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeductOrder(self, request, context):
+        """Reserve and Confirm in one call: sells all lines of an order, or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Confirm(self, request, context):
+        """Sells what an order holds.
+
+        Too late, the answer is a verdict: RETAKEN, the units were still there and have been sold to the order
+        after all; REFUND_REQUIRED, they were not, and never will be: whoever paid must get the money back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchConfirm(self, request, context):
+        """Confirms many orders at once; each stands alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Release(self, request, context):
+        """Gives back what an order holds. An order that is unknown will hold nothing: a late copy of its Reserve
+        is refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchRelease(self, request, context):
+        """Releases many orders at once; each stands alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExtendHold(self, request, context):
+        """Moves the deadline of a hold; never to an earlier time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOrder(self, request, context):
+        """Reads an order. Orders are remembered for a day after their last change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchEvents(self, request, context):
+        """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
+        ledger, which is for each product the order in which it happened at each of its shards.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchStock(self, request, context):
         """Sends a product's counts at once and again whenever they have changed, at most once per interval.
         """
@@ -170,6 +296,56 @@ def add_InventoryServiceServicer_to_server(servicer, server):
                     servicer.BatchGetStock,
                     request_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchGetStockRequest.FromString,
                     response_serializer=inventory_dot_v1_dot_inventory__pb2.BatchGetStockResponse.SerializeToString,
+            ),
+            'Reserve': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reserve,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.ReserveRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.ReserveResponse.SerializeToString,
+            ),
+            'BatchReserve': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchReserve,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchReserveRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.BatchReserveResponse.SerializeToString,
+            ),
+            'DeductOrder': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeductOrder,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.DeductOrderRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.DeductOrderResponse.SerializeToString,
+            ),
+            'Confirm': grpc.unary_unary_rpc_method_handler(
+                    servicer.Confirm,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.ConfirmRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.ConfirmResponse.SerializeToString,
+            ),
+            'BatchConfirm': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchConfirm,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchConfirmRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.BatchConfirmResponse.SerializeToString,
+            ),
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.ReleaseRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.ReleaseResponse.SerializeToString,
+            ),
+            'BatchRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchRelease,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchReleaseRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.BatchReleaseResponse.SerializeToString,
+            ),
+            'ExtendHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExtendHold,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.ExtendHoldRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.ExtendHoldResponse.SerializeToString,
+            ),
+            'GetOrder': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOrder,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.GetOrderRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.GetOrderResponse.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.WatchEventsRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.WatchEventsResponse.SerializeToString,
             ),
             'WatchStock': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchStock,
@@ -345,6 +521,276 @@ class InventoryService:
             '/inventory.v1.InventoryService/BatchGetStock',
             inventory_dot_v1_dot_inventory__pb2.BatchGetStockRequest.SerializeToString,
             inventory_dot_v1_dot_inventory__pb2.BatchGetStockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reserve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/Reserve',
+            inventory_dot_v1_dot_inventory__pb2.ReserveRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.ReserveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchReserve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/BatchReserve',
+            inventory_dot_v1_dot_inventory__pb2.BatchReserveRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.BatchReserveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeductOrder(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/DeductOrder',
+            inventory_dot_v1_dot_inventory__pb2.DeductOrderRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.DeductOrderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Confirm(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/Confirm',
+            inventory_dot_v1_dot_inventory__pb2.ConfirmRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.ConfirmResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchConfirm(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/BatchConfirm',
+            inventory_dot_v1_dot_inventory__pb2.BatchConfirmRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.BatchConfirmResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Release(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/Release',
+            inventory_dot_v1_dot_inventory__pb2.ReleaseRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.ReleaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/BatchRelease',
+            inventory_dot_v1_dot_inventory__pb2.BatchReleaseRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.BatchReleaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExtendHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/ExtendHold',
+            inventory_dot_v1_dot_inventory__pb2.ExtendHoldRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.ExtendHoldResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOrder(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/GetOrder',
+            inventory_dot_v1_dot_inventory__pb2.GetOrderRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.GetOrderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/inventory.v1.InventoryService/WatchEvents',
+            inventory_dot_v1_dot_inventory__pb2.WatchEventsRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.WatchEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,6 +60,36 @@ class InventoryServiceStub:
     """Reads one product's live counts, added up over its shards."""
     BatchGetStock: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.BatchGetStockRequest, _inventory_pb2.BatchGetStockResponse]
     """Reads the live counts of several products."""
+    Reserve: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.ReserveRequest, _inventory_pb2.ReserveResponse]
+    """Holds units of several products for one order, all or nothing, until it is confirmed, released or its
+    time is over. Once per order_id however often it is sent: a repeat is answered with the order as it is.
+    """
+    BatchReserve: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.BatchReserveRequest, _inventory_pb2.BatchReserveResponse]
+    """Reserves for many orders at once; each stands alone."""
+    DeductOrder: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.DeductOrderRequest, _inventory_pb2.DeductOrderResponse]
+    """Reserve and Confirm in one call: sells all lines of an order, or none."""
+    Confirm: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.ConfirmRequest, _inventory_pb2.ConfirmResponse]
+    """Sells what an order holds.
+
+    Too late, the answer is a verdict: RETAKEN, the units were still there and have been sold to the order
+    after all; REFUND_REQUIRED, they were not, and never will be: whoever paid must get the money back.
+    """
+    BatchConfirm: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.BatchConfirmRequest, _inventory_pb2.BatchConfirmResponse]
+    """Confirms many orders at once; each stands alone."""
+    Release: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.ReleaseRequest, _inventory_pb2.ReleaseResponse]
+    """Gives back what an order holds. An order that is unknown will hold nothing: a late copy of its Reserve
+    is refused.
+    """
+    BatchRelease: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.BatchReleaseRequest, _inventory_pb2.BatchReleaseResponse]
+    """Releases many orders at once; each stands alone."""
+    ExtendHold: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.ExtendHoldRequest, _inventory_pb2.ExtendHoldResponse]
+    """Moves the deadline of a hold; never to an earlier time."""
+    GetOrder: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.GetOrderRequest, _inventory_pb2.GetOrderResponse]
+    """Reads an order. Orders are remembered for a day after their last change."""
+    WatchEvents: _grpc.UnaryStreamMultiCallable[_inventory_pb2.WatchEventsRequest, _inventory_pb2.WatchEventsResponse]
+    """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
+    ledger, which is for each product the order in which it happened at each of its shards.
+    """
     WatchStock: _grpc.UnaryStreamMultiCallable[_inventory_pb2.WatchStockRequest, _inventory_pb2.WatchStockResponse]
     """Sends a product's counts at once and again whenever they have changed, at most once per interval."""
 
@@ -90,6 +120,36 @@ class InventoryServiceAsyncStub(InventoryServiceStub):
     """Reads one product's live counts, added up over its shards."""
     BatchGetStock: _aio.UnaryUnaryMultiCallable[_inventory_pb2.BatchGetStockRequest, _inventory_pb2.BatchGetStockResponse]  # type: ignore[assignment]
     """Reads the live counts of several products."""
+    Reserve: _aio.UnaryUnaryMultiCallable[_inventory_pb2.ReserveRequest, _inventory_pb2.ReserveResponse]  # type: ignore[assignment]
+    """Holds units of several products for one order, all or nothing, until it is confirmed, released or its
+    time is over. Once per order_id however often it is sent: a repeat is answered with the order as it is.
+    """
+    BatchReserve: _aio.UnaryUnaryMultiCallable[_inventory_pb2.BatchReserveRequest, _inventory_pb2.BatchReserveResponse]  # type: ignore[assignment]
+    """Reserves for many orders at once; each stands alone."""
+    DeductOrder: _aio.UnaryUnaryMultiCallable[_inventory_pb2.DeductOrderRequest, _inventory_pb2.DeductOrderResponse]  # type: ignore[assignment]
+    """Reserve and Confirm in one call: sells all lines of an order, or none."""
+    Confirm: _aio.UnaryUnaryMultiCallable[_inventory_pb2.ConfirmRequest, _inventory_pb2.ConfirmResponse]  # type: ignore[assignment]
+    """Sells what an order holds.
+
+    Too late, the answer is a verdict: RETAKEN, the units were still there and have been sold to the order
+    after all; REFUND_REQUIRED, they were not, and never will be: whoever paid must get the money back.
+    """
+    BatchConfirm: _aio.UnaryUnaryMultiCallable[_inventory_pb2.BatchConfirmRequest, _inventory_pb2.BatchConfirmResponse]  # type: ignore[assignment]
+    """Confirms many orders at once; each stands alone."""
+    Release: _aio.UnaryUnaryMultiCallable[_inventory_pb2.ReleaseRequest, _inventory_pb2.ReleaseResponse]  # type: ignore[assignment]
+    """Gives back what an order holds. An order that is unknown will hold nothing: a late copy of its Reserve
+    is refused.
+    """
+    BatchRelease: _aio.UnaryUnaryMultiCallable[_inventory_pb2.BatchReleaseRequest, _inventory_pb2.BatchReleaseResponse]  # type: ignore[assignment]
+    """Releases many orders at once; each stands alone."""
+    ExtendHold: _aio.UnaryUnaryMultiCallable[_inventory_pb2.ExtendHoldRequest, _inventory_pb2.ExtendHoldResponse]  # type: ignore[assignment]
+    """Moves the deadline of a hold; never to an earlier time."""
+    GetOrder: _aio.UnaryUnaryMultiCallable[_inventory_pb2.GetOrderRequest, _inventory_pb2.GetOrderResponse]  # type: ignore[assignment]
+    """Reads an order. Orders are remembered for a day after their last change."""
+    WatchEvents: _aio.UnaryStreamMultiCallable[_inventory_pb2.WatchEventsRequest, _inventory_pb2.WatchEventsResponse]  # type: ignore[assignment]
+    """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
+    ledger, which is for each product the order in which it happened at each of its shards.
+    """
     WatchStock: _aio.UnaryStreamMultiCallable[_inventory_pb2.WatchStockRequest, _inventory_pb2.WatchStockResponse]  # type: ignore[assignment]
     """Sends a product's counts at once and again whenever they have changed, at most once per interval."""
 
@@ -153,6 +213,96 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inventory_pb2.BatchGetStockResponse, _abc.Awaitable[_inventory_pb2.BatchGetStockResponse]]:
         """Reads the live counts of several products."""
+
+    @_abc_1.abstractmethod
+    def Reserve(
+        self,
+        request: _inventory_pb2.ReserveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.ReserveResponse, _abc.Awaitable[_inventory_pb2.ReserveResponse]]:
+        """Holds units of several products for one order, all or nothing, until it is confirmed, released or its
+        time is over. Once per order_id however often it is sent: a repeat is answered with the order as it is.
+        """
+
+    @_abc_1.abstractmethod
+    def BatchReserve(
+        self,
+        request: _inventory_pb2.BatchReserveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.BatchReserveResponse, _abc.Awaitable[_inventory_pb2.BatchReserveResponse]]:
+        """Reserves for many orders at once; each stands alone."""
+
+    @_abc_1.abstractmethod
+    def DeductOrder(
+        self,
+        request: _inventory_pb2.DeductOrderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.DeductOrderResponse, _abc.Awaitable[_inventory_pb2.DeductOrderResponse]]:
+        """Reserve and Confirm in one call: sells all lines of an order, or none."""
+
+    @_abc_1.abstractmethod
+    def Confirm(
+        self,
+        request: _inventory_pb2.ConfirmRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.ConfirmResponse, _abc.Awaitable[_inventory_pb2.ConfirmResponse]]:
+        """Sells what an order holds.
+
+        Too late, the answer is a verdict: RETAKEN, the units were still there and have been sold to the order
+        after all; REFUND_REQUIRED, they were not, and never will be: whoever paid must get the money back.
+        """
+
+    @_abc_1.abstractmethod
+    def BatchConfirm(
+        self,
+        request: _inventory_pb2.BatchConfirmRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.BatchConfirmResponse, _abc.Awaitable[_inventory_pb2.BatchConfirmResponse]]:
+        """Confirms many orders at once; each stands alone."""
+
+    @_abc_1.abstractmethod
+    def Release(
+        self,
+        request: _inventory_pb2.ReleaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.ReleaseResponse, _abc.Awaitable[_inventory_pb2.ReleaseResponse]]:
+        """Gives back what an order holds. An order that is unknown will hold nothing: a late copy of its Reserve
+        is refused.
+        """
+
+    @_abc_1.abstractmethod
+    def BatchRelease(
+        self,
+        request: _inventory_pb2.BatchReleaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.BatchReleaseResponse, _abc.Awaitable[_inventory_pb2.BatchReleaseResponse]]:
+        """Releases many orders at once; each stands alone."""
+
+    @_abc_1.abstractmethod
+    def ExtendHold(
+        self,
+        request: _inventory_pb2.ExtendHoldRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.ExtendHoldResponse, _abc.Awaitable[_inventory_pb2.ExtendHoldResponse]]:
+        """Moves the deadline of a hold; never to an earlier time."""
+
+    @_abc_1.abstractmethod
+    def GetOrder(
+        self,
+        request: _inventory_pb2.GetOrderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.GetOrderResponse, _abc.Awaitable[_inventory_pb2.GetOrderResponse]]:
+        """Reads an order. Orders are remembered for a day after their last change."""
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _inventory_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_inventory_pb2.WatchEventsResponse], _abc.AsyncIterator[_inventory_pb2.WatchEventsResponse]]:
+        """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
+        ledger, which is for each product the order in which it happened at each of its shards.
+        """
 
     @_abc_1.abstractmethod
     def WatchStock(

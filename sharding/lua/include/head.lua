@@ -23,6 +23,13 @@ local function signed(text)
   return whole(text)
 end
 
+-- The refusal if a key is there and is of another type.
+local function wrong_type(key, expected, what)
+  local found = redis.call("TYPE", key).ok
+  if found ~= expected and found ~= "none" then return { "corrupt", what } end
+  return nil
+end
+
 local function now_ms()
   local time = redis.call("TIME")
   return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -11,6 +11,7 @@
 --   former           all shard counts that it ever had and whose shards may know requests
 --   buffer           units that the ledger keeps back
 --   sold_before      units sold in earlier epochs
+--   max_per_user     units that one user may hold and buy in this epoch; 0 or missing: no limit
 
 -- The numbers that layouts are changed by, or nil and the refusal.
 local function read_info(key)

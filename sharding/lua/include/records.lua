@@ -1,10 +1,13 @@
 -- What a partition remembers of requests: `<product>:<request_id>` to one of
 --   d<quantity>:<user>:<available after it>:<shard>   units were taken
+--   h, c, f in place of the d                 of an order's line, whose place stands for the shard: its units
+--                                             are held; were sold after that; came back
 --   i<quantity>:<user>:                       refused for good
 --   n                                         never came, and never will take anything
 --   b                                         may take nothing here; its home knows what became of it
 --   res<quantity>:…, rem<quantity>:…          a restock, a removal
--- The first and the last line are records: stock bounds their number. The others are tombstones, which
+-- and `order <order_id>` to the record or tombstone of an order, see include/orders.lua. Records are what
+-- stock bounds the number of: of what was taken, corrections and orders. The others are tombstones, which
 -- nothing bounds but a cap; they have hashes of their own. Both are looked up in every generation and
 -- written to the newest. `memory` is the keys of the records' three generations and the tombstones' three.
 local RECORD_GENERATIONS = 3

@@ -1,17 +1,30 @@
 -- Decide a list of requests against one shard and say what has to be written for them. Changes
 -- `stock` but no key. In order of precedence a request is
 --   R replayed, M mismatch, X refused before, N never, B barred, F frozen, S stale, O overloaded,
---   D deducted, T refused for good, I insufficient.
+--   U user limit, D deducted or H held, T refused for good, I insufficient.
 --
--- `requests` is flat: request_id, quantity, user_id, order_id, and so on. `call` has product, layout,
--- shard, record_cap, tombstone_cap and mode:
+-- `requests` is flat: request_id, quantity, user_id, order_id, and so on; for a line of an order that is
+-- not an order_id but the line's terms, see include/orders.lua. `call` has product, layout, shard,
+-- partition, record_cap, tombstone_cap, users (the key of the units that users have) and mode:
 --   home   the usual one
 --   final  what is short is refused for good, under a tombstone
 --   visit  the requests' home is away and this shard stands in for it
 --   look   only what is remembered is answered; everything else is stale
 -- Returns a table of statuses (one string), firsts ("<left>:<shard>" of the first copy of each R),
--- records and tombstones (flat lists of fields and values to write), sold (units), known (requests that
--- were remembered); or nil and the refusal.
+-- records and tombstones (flat lists of fields and values to write), sold and held (units), deadlines
+-- (flat: times and orders), users (units by user, of a product with a limit), at_ms (the time if lines of orders
+-- were taken), known (requests that were remembered); or nil and the refusal.
+
+local NINE = string.byte("9")
+local FURTHER_LINE = {}
+-- The units were taken, and are sold (d, c), held (h), or came back (f).
+local TAKEN = { d = true, h = true, c = true, f = true }
+
+-- The units that a user has, as far as this call has come; nil if they make no sense.
+local function units_of(users, key, user)
+  if not users[user] then users[user] = whole(redis.call("HGET", key, user) or "0") end
+  return users[user]
+end
 
 -- The status of a request that the partition remembers, and for R what its first copy was answered.
 local function remembered(value, quantity, user)
@@ -20,7 +33,7 @@ local function remembered(value, quantity, user)
   local same = int(quantity) .. ":" .. user .. ":"
   if string.sub(value, 2, #same + 1) == same then
     local letter = string.sub(value, 1, 1)
-    if letter == "d" then return "R", string.sub(value, #same + 2) end
+    if TAKEN[letter] then return "R", string.sub(value, #same + 2) end
     if letter == "i" then return "X" end
   end
   return "M"
@@ -38,35 +51,77 @@ end
 
 local function serve(requests, call, stock, head, memory)
   local count = #requests / 4
-  local fields = {}
+  local fields, decisions = {}, {}
   for i = 1, count do fields[i] = call.product .. ":" .. requests[4 * i - 3] end
+  for i = 1, count do
+    if string.byte(requests[4 * i]) > NINE then
+      local terms = read_terms(requests[4 * i])
+      if terms.state then
+        decisions[i] = terms
+        terms.position = #fields + 1
+        fields[terms.position] = "order " .. terms.order_id
+      else
+        decisions[i] = FURTHER_LINE
+      end
+    end
+  end
   local found, refusal = find_records(head, memory, fields)
   if not found then return nil, refusal end
 
-  local closed_to_new = why_closed(count, call, stock, head, memory)
+  local closed_to_new = why_closed(#fields, call, stock, head, memory)
   local statuses, firsts, records, tombstones, decided = {}, {}, {}, {}, {}
-  local sold, known = 0, 0
+  local deadlines, users = {}, {}
+  local sold, held, known, at_ms = 0, 0, 0, 0
   for i = 1, count do
     local quantity, user = requests[4 * i - 2], requests[4 * i - 1]
     assert(quantity >= 1 and quantity == math.floor(quantity), "quantity")
-    local field = fields[i]
+    local field, terms = fields[i], decisions[i]
     local value = found[i] or decided[field]
+    local units = stock.max_per_user > 0 and units_of(users, call.users, user)
+    if units == nil then return nil, { "corrupt", "users" } end
+    local order = terms and terms.position and (found[terms.position] or decided[fields[terms.position]])
     -- Barred is who comes to a stand-in; whoever comes home is not.
     if value == "b" and call.mode ~= "visit" then value = nil end
     if value then
       known = known + 1
       statuses[i], firsts[#firsts + 1] = remembered(value, quantity, user)
+    elseif order then
+      -- It was released before it came, or its id is another order's, which has its first line here, too.
+      known = known + 1
+      statuses[i] = order == "n" and "N" or "M"
     elseif closed_to_new then
       statuses[i] = closed_to_new
+    elseif units and units + quantity > stock.max_per_user then
+      statuses[i] = "U"
     elseif quantity <= stock.available then
-      statuses[i] = "D"
       stock.available = stock.available - quantity
-      stock.sold = stock.sold + quantity
-      sold = sold + quantity
-      value = "d" .. int(quantity) .. ":" .. user .. ":" .. int(stock.available) .. ":" .. call.shard
+      if units then users[user] = units + quantity end
+      local is_held = terms and terms.state ~= "C"
+      if is_held then
+        statuses[i] = "H"
+        stock.held = stock.held + quantity
+        held = held + quantity
+      else
+        statuses[i] = "D"
+        stock.sold = stock.sold + quantity
+        sold = sold + quantity
+      end
+      value = (is_held and "h" or "d") .. int(quantity) .. ":" .. user .. ":" .. int(stock.available) .. ":"
+        .. (terms and call.partition or call.shard)
       decided[field] = value
       records[#records + 1] = field
       records[#records + 1] = value
+      if terms then at_ms = now_ms() end
+      if terms and terms.state then
+        local decision = new_decision(terms, at_ms, user)
+        decided[fields[terms.position]] = decision
+        records[#records + 1] = fields[terms.position]
+        records[#records + 1] = decision
+        if terms.state ~= "C" then
+          deadlines[#deadlines + 1] = int(at_ms + terms.ttl_ms)
+          deadlines[#deadlines + 1] = terms.order_id
+        end
+      end
     elseif call.mode == "final" then
       statuses[i] = "T"
       value = "i" .. int(quantity) .. ":" .. user .. ":"
@@ -78,14 +133,17 @@ local function serve(requests, call, stock, head, memory)
     end
   end
   return { statuses = table.concat(statuses), firsts = firsts, records = records,
-    tombstones = tombstones, sold = sold, known = known }
+    tombstones = tombstones, sold = sold, held = held, deadlines = deadlines, users = users,
+    known = known, at_ms = at_ms }
 end
 
 -- Write what `serve` decided. Nothing here can fail.
-local function remember(served, head, memory)
+local function remember(served, call, head, memory)
   if #served.records > 0 then
     redis.call("HSET", current_records(head, memory), unpack(served.records))
   end
+  if #served.deadlines > 0 then redis.call("ZADD", call.deadlines, unpack(served.deadlines)) end
+  for user, units in pairs(served.users) do redis.call("HSET", call.users, user, int(units)) end
   if #served.tombstones > 0 then
     redis.call("HSET", current_tombstones(head, memory), unpack(served.tombstones))
   end

@@ -14,6 +14,7 @@
 --   out:<partition>         <number>:<units> of the last take for that receiver; 0 units: it has arrived
 --   in:<partition>          number of the last put from that donor
 --   visited                 1: it took requests whose home was away
+--   max_per_user            units that one user may hold and buy in this epoch; 0 or missing: no limit
 --   gathering_until_ms      while it lasts, the shard gives only to receivers with a lower number
 
 local FLAGS = { ["0"] = true, ["1"] = true }
@@ -22,7 +23,7 @@ local STATES = { loading = true, open = true, closing = true, closed = true }
 -- The shard as a table, or nil and the refusal.
 local function read_stock(key)
   local values = redis.pcall("HMGET", key, "available", "held", "sold", "loaded", "moves", "layout",
-    "epoch", "state", "frozen", "serves")
+    "epoch", "state", "frozen", "serves", "max_per_user")
   if values.err then return nil, { "corrupt", "stock" } end
   if redis.call("EXISTS", key) == 0 then return nil, { "missing" } end
   local stock = {
@@ -37,9 +38,11 @@ local function read_stock(key)
     state = values[8],
     frozen = values[9] ~= "0",
     serves = values[10] ~= "0",
+    max_per_user = whole(values[11] or "0"),
   }
   if not (stock.available and stock.held and stock.sold and stock.loaded and stock.moves
-    and stock.layout and stock.epoch and STATES[stock.state] and FLAGS[values[9]] and FLAGS[values[10] or "1"]) then
+    and stock.layout and stock.epoch and STATES[stock.state] and FLAGS[values[9]] and FLAGS[values[10] or "1"]
+    and stock.max_per_user) then
     return nil, { "corrupt", "stock" }
   end
   return stock

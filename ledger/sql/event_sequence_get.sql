@@ -1,0 +1,1 @@
+SELECT last_id FROM event_sequence WHERE id = 1

@@ -1,0 +1,11 @@
+INSERT INTO hold (
+    product_id,
+    partition_id,
+    request_id,
+    order_id,
+    user_id,
+    quantity,
+    create_time
+) VALUES
+{rows}
+ON DUPLICATE KEY UPDATE quantity = hold.quantity + VALUES(quantity)

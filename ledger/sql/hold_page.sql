@@ -1,0 +1,4 @@
+-- @include hold_row
+WHERE id > %s
+ORDER BY id
+LIMIT %s

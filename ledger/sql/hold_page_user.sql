@@ -1,0 +1,5 @@
+-- @include hold_row
+FORCE INDEX (by_user)
+WHERE id > %s AND user_id = %s
+ORDER BY id
+LIMIT %s

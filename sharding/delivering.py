@@ -1,0 +1,82 @@
+"""Telling the lines of an order what it came to. Whoever decides an order does it; where that breaks
+off, a keeper does it again."""
+
+import asyncio
+
+from sharding.coordinator import Coordinator, LineEnd, Want
+from sharding.errors import StockUnavailableError
+from sharding.events import Status
+from sharding.orders import (
+    HERE,
+    NOWHERE,
+    SOMEWHERE,
+    Held,
+    Order,
+    OrderState,
+    request_id_of,
+    retake_id_of,
+)
+from sharding.outcomes import Answer, Outcome, Reason
+from sharding.stock import Stock
+
+_NOBODY_ELSE = frozenset((HERE, NOWHERE))
+_LATE_ENDS = frozenset((OrderState.RETAKEN, OrderState.REFUND_REQUIRED))
+
+
+class Delivery:
+    """Ends the holds of decided orders."""
+
+    def __init__(self, stock: Stock, coordinator: Coordinator) -> None:
+        self._stock = stock
+        self._coordinator = coordinator
+
+    async def deliver(self, partition: int, order: Order) -> bool:
+        """Tell every line, then the coordinator in `partition`; whether all could be told now."""
+        try:
+            await self.deliver_all(partition, order)
+        except StockUnavailableError:
+            return False
+        return True
+
+    async def deliver_all(self, partition: int, order: Order) -> None:
+        """The same. StockUnavailableError if a line could not be told, SHARD_CORRUPT if what its shard
+        knows of it contradicts the decision."""
+        if not order.is_open:
+            return
+        told = [self._tell(order, held) for held in order.held]
+        for failure in await asyncio.gather(*told, return_exceptions=True):
+            if failure is not None:
+                raise failure
+        done = Want(order.order_id, "D", lines=order.state)
+        await self._coordinator.decide(partition, order.first_product, done)
+
+    async def _tell(self, order: Order, held: Held) -> None:
+        id_of = retake_id_of if order.state in _LATE_ENDS else request_id_of
+        request_id = id_of(order.order_id, order.first_product)
+        place = await self._place(order, held, request_id)
+        if place is None:
+            return
+        end = LineEnd(request_id, order.state, held.quantity, order.user_id)
+        status = await self._coordinator.settle(place, held.product_id, end)
+        if status is not Status.REPLAYED:
+            text = f"p{place:02d} {held.product_id}:{request_id} {status.name.lower()}"
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, text)
+
+    async def _place(self, order: Order, held: Held, request_id: str) -> int | None:
+        """Which partition holds the line; None: none does, or the decision ended its hold, too."""
+        # Where lines were taken again is noted only once all could be.
+        if held.place == SOMEWHERE or order.state is OrderState.REFUND_REQUIRED:
+            return await self._look_for(held, request_id)
+        if held.place in _NOBODY_ELSE:
+            return None
+        return int(held.place)
+
+    async def _look_for(self, held: Held, request_id: str) -> int | None:
+        """Where the line is held; a line that is not held will never be."""
+        found = await self._stock.locate(held.product_id, request_id)
+        if isinstance(found, Answer):
+            if found.outcome is Outcome.UNKNOWN_PRODUCT:
+                return None
+            reason = found.reason or Reason.SHARDS_UNREACHABLE
+            raise StockUnavailableError(reason, request_id)
+        return found.partition if found.status is Status.REPLAYED else None

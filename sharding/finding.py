@@ -1,0 +1,174 @@
+"""Where an order is decided: remembered, at the home of a product that the caller names, or looked for
+in all partitions."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from sharding.cluster import Cluster
+from sharding.coordinator import BARRED, WANTS_MAX, Coordinator, read_order
+from sharding.desk import Desk
+from sharding.directory import Directory, Listing
+from sharding.errors import StockUnavailableError
+from sharding.orders import Order, request_id_of
+from sharding.outcomes import Reason
+from sharding.placement import Layout, home_shard
+from sharding.tasks import Tasks
+
+PLACES_MAX = 65_536
+"""Orders of which a process remembers where they are decided; 200 bytes each."""
+
+
+class Known(NamedTuple):
+    """An order at its coordinator; `order` is None where it was barred before it came."""
+
+    partition: int
+    order: Order | None
+
+
+class Place(NamedTuple):
+    """Where an order is decided, and its first product."""
+
+    partition: int
+    product_id: int
+
+
+class _Seen(NamedTuple):
+    """What the partitions that answered know of an order, and why another did not answer."""
+
+    records: list[tuple[int, bytes]]
+    failure: BaseException | None
+
+
+_Ask = Callable[[int, Sequence[int]], Awaitable[list[bytes]]]
+
+
+class AmbiguousOrderError(Exception):
+    """Several partitions have an order of that id, with other first products."""
+
+
+class Finder:
+    """Finds orders. StockUnavailableError where one may be in a partition that does not answer."""
+
+    def __init__(self, cluster: Cluster, coordinator: Coordinator, tasks: Tasks) -> None:
+        self._directory = Directory(cluster)
+        self._coordinator = coordinator
+        self._partitions = cluster.settings.partitions
+        self._places: OrderedDict[int, Place] = OrderedDict()
+        self._finding: Desk[int, _Seen] = Desk(
+            partial(self._everywhere, coordinator.look), tasks, size_max=WANTS_MAX
+        )
+        self._barring: Desk[int, _Seen] = Desk(
+            partial(self._everywhere, coordinator.bar), tasks, size_max=WANTS_MAX
+        )
+
+    def remember(self, order_id: int, place: Place) -> None:
+        """Note where an order is decided."""
+        self._places[order_id] = place
+        self._places.move_to_end(order_id)
+        while len(self._places) > PLACES_MAX:
+            self._places.popitem(last=False)
+
+    async def likely(self, order_id: int, product_id: int) -> list[Place]:
+        """Where the order may be, best guess first. `product_id`: one of its products, or 0."""
+        remembered = self._places.get(order_id)
+        if remembered is not None and product_id in (0, remembered.product_id):
+            return [remembered]
+        hinted = await self._hinted(order_id, product_id)
+        if remembered is not None and await self._is_there(order_id, product_id, remembered):
+            return [*hinted, remembered]
+        return hinted
+
+    async def _hinted(self, order_id: int, product_id: int) -> list[Place]:
+        """Where the order is if the product that the caller names is its first."""
+        listing = await self._listing(product_id)
+        if listing is None or listing.max_per_user:
+            return []
+        return [
+            Place(self._home(order_id, product_id, count), product_id)
+            for count in (listing.layout.shards, *listing.former)
+        ]
+
+    async def _is_there(self, order_id: int, product_id: int, place: Place) -> bool:
+        """Whether the order that was seen there is the one that has the product."""
+        try:
+            (record,) = await self._coordinator.look(place.partition, [order_id])
+        except StockUnavailableError:
+            return False
+        order = read_order(order_id, record)
+        return order is not None and _is_meant(order, product_id)
+
+    async def _listing(self, product_id: int) -> Listing | None:
+        try:
+            return await self._directory.find(product_id) if product_id else None
+        except StockUnavailableError:
+            return None  # the order may be decided elsewhere
+
+    async def find(self, order_id: int, product_id: int) -> Known | None:
+        """The order, looked for in all partitions; None if nobody knows it. AmbiguousOrderError."""
+        return self._only(order_id, product_id, await self._finding.ask(order_id))
+
+    async def bar(self, order_id: int) -> Known | None:
+        """Leave a tombstone in every partition, so that a late copy holds nothing; the order, if it
+        came meanwhile."""
+        return self._only(order_id, 0, await self._barring.ask(order_id))
+
+    async def _everywhere(self, ask: _Ask, order_ids: Sequence[int]) -> list[_Seen]:
+        """What all partitions say of each order; one call to each, however many orders wait."""
+        replies = await asyncio.gather(
+            *(ask(partition, order_ids) for partition in range(self._partitions)),
+            return_exceptions=True,
+        )
+        failures = [reply for reply in replies if isinstance(reply, BaseException)]
+        failure = failures[0] if failures else None
+        seen = [_Seen([], failure) for _ in order_ids]
+        for partition, reply in enumerate(replies):
+            if isinstance(reply, BaseException):
+                continue
+            for i, record in enumerate(reply):
+                if record:
+                    seen[i].records.append((partition, record))
+        return seen
+
+    def _home(self, order_id: int, product_id: int, shards: int) -> int:
+        return Layout(0, shards).partition(
+            home_shard(request_id_of(order_id, product_id), shards),
+            product_id=product_id,
+            partitions=self._partitions,
+        )
+
+    def _only(self, order_id: int, product_id: int, seen: "_Seen") -> Known | None:
+        """Of what the partitions said the one that counts."""
+        found = [_known(partition, order_id, record) for partition, record in seen.records]
+        orders = [each for each in found if each.order and _is_meant(each.order, product_id)]
+        if len(orders) > 1:
+            raise AmbiguousOrderError
+        if orders:
+            return self._remembered(orders[0])
+        if isinstance(seen.failure, StockUnavailableError):
+            text = f"order {order_id}"
+            raise StockUnavailableError(Reason.SHARDS_UNREACHABLE, text) from seen.failure
+        if seen.failure is not None:
+            raise seen.failure
+        return found[0] if found else None
+
+    def _remembered(self, known: Known) -> Known:
+        if known.order is not None:
+            place = Place(known.partition, known.order.first_product)
+            self.remember(known.order.order_id, place)
+        return known
+
+
+def _is_meant(order: Order, product_id: int) -> bool:
+    return not product_id or any(line.product_id == product_id for line in order.held)
+
+
+def _known(partition: int, order_id: int, record: bytes) -> Known:
+    if record == BARRED:
+        return Known(partition, None)
+    order = read_order(order_id, record)
+    if order is None:
+        raise StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} order {order_id}")
+    return Known(partition, order)

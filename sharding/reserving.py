@@ -1,0 +1,262 @@
+"""Holding all lines of an order, or none.
+
+The first line is held together with the order's record; the others follow, and then the record is
+decided. An order of one line is decided by the script call that takes it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sharding.coordinator import Coordinator, Want
+from sharding.delivering import Delivery
+from sharding.errors import StockUnavailableError
+from sharding.finding import Finder, Place
+from sharding.orders import (
+    HERE,
+    NOWHERE,
+    SOMEWHERE,
+    Held,
+    Line,
+    Order,
+    OrderAnswer,
+    OrderState,
+    request_id_of,
+)
+from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.stock import Stock
+
+_TAKEN = frozenset((Outcome.HELD, Outcome.DEDUCTED))
+_UNDECIDED = frozenset((Outcome.UNAVAILABLE, Outcome.OVERLOADED))
+
+
+class Wanted(NamedTuple):
+    """An order as it was asked for; `lines` by product."""
+
+    order_id: int
+    user_id: int
+    lines: tuple[Line, ...]
+    ttl_ms: int
+    sells: bool
+    attempt: int
+
+    def is_as(self, order: Order) -> bool:
+        """Whether an order is this one."""
+        return self.user_id == order.user_id and self.lines == order.lines
+
+
+class Reserving:
+    """Takes the lines of orders."""
+
+    def __init__(
+        self,
+        stock: Stock,
+        coordinator: Coordinator,
+        delivery: Delivery,
+        finder: Finder,
+        *,
+        pending_ms: int,
+        waits: bool,
+    ) -> None:
+        self._waits = waits
+        """Whether a replica has whatever was answered."""
+        self._stock = stock
+        self._coordinator = coordinator
+        self._delivery = delivery
+        self._finder = finder
+        self._pending_ms = pending_ms
+
+    async def reserve(self, wanted: Wanted) -> OrderAnswer:
+        """HELD or CONFIRMED; INSUFFICIENT_STOCK with the lines that are short; how it ended before.
+        StockUnavailableError."""
+        first = await self._take_first(wanted)
+        if first.outcome not in _TAKEN:
+            return await self._refused(wanted, first)
+        self._finder.remember(wanted.order_id, Place(first.shard, wanted.lines[0].product_id))
+        if first.replayed:
+            return await self._again(wanted, first.shard)
+        order = _as_taken(wanted, first, self._pending_ms)
+        if len(wanted.lines) == 1:
+            return OrderAnswer(outcome_of(order), order)
+        return await self._take_others(wanted, first.shard, order)
+
+    async def _take_first(self, wanted: Wanted) -> Answer:
+        alone = "C" if wanted.sells else "H"
+        is_alone = len(wanted.lines) == 1
+        ttl_ms = wanted.ttl_ms if is_alone else self._pending_ms
+        places = (HERE, *(SOMEWHERE for _ in wanted.lines[1:]))
+        terms = (alone if is_alone else "P", ttl_ms, _with_places(wanted.lines, places))
+        line = _request(wanted, wanted.lines[0], *terms, attempt=wanted.attempt)
+        return (await self._stock.deduct([line]))[0]
+
+    async def _again(self, wanted: Wanted, partition: int) -> OrderAnswer:
+        """The order was reserved before; where nobody has decided it, go on."""
+        looked = Want(wanted.order_id, "E")
+        decided = await self._coordinator.decide(partition, wanted.lines[0].product_id, looked)
+        order = decided.order
+        if order is None:
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"order {wanted.order_id}")
+        if not wanted.is_as(order):
+            return OrderAnswer(Outcome.REQUEST_MISMATCH)
+        if decided.has_changed:  # its time was over, and nobody had noticed
+            await self._delivery.deliver(partition, order)
+            await self._stock.outlive_notes(line.product_id for line in order.held)
+        if order.state is OrderState.PENDING:
+            return await self._take_others(wanted, partition, order)
+        if order.state is OrderState.HELD and wanted.sells:
+            return await self._sell_held(wanted, partition)
+        return await self._told(partition, order, replayed=True)
+
+    async def _take_others(self, wanted: Wanted, partition: int, order: Order) -> OrderAnswer:
+        if not self._waits:
+            # In every durability a replica must know of the order before a line elsewhere follows.
+            await self._decide(wanted, partition, Want(wanted.order_id, "E"))
+        given = await self._stock.deduct([_further_request(wanted, x) for x in wanted.lines[1:]])
+        if any(answer.outcome in _UNDECIDED for answer in given):
+            # The same call again goes on from here; if none comes, a keeper gives the order up.
+            return OrderAnswer(Outcome.UNAVAILABLE, order, reason=Reason.OUTCOME_UNKNOWN)
+        refusals = [answer for answer in given if answer.outcome not in _TAKEN]
+        want = _decision(wanted, given, refusals)
+        decided = await self._coordinator.decide(partition, wanted.lines[0].product_id, want)
+        order = decided.order or order
+        if order.state is OrderState.HELD and wanted.sells:
+            return await self._sell_held(wanted, partition)
+        answer = await self._told(partition, order, replayed=not decided.has_changed)
+        if refusals and decided.has_changed:
+            await self._stock.outlive_notes(line.product_id for line in wanted.lines)
+            return _why_refused(answer, refusals)
+        return answer
+
+    async def _sell_held(self, wanted: Wanted, partition: int) -> OrderAnswer:
+        """Somebody has reserved the order, and this call is to sell it."""
+        first = wanted.lines[0].product_id
+        sold = await self._coordinator.decide(partition, first, Want(wanted.order_id, "C"))
+        if sold.order is None:
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"order {wanted.order_id}")
+        return await self._told(partition, sold.order, replayed=not sold.has_changed)
+
+    async def _decide(self, wanted: Wanted, partition: int, want: Want) -> Order:
+        decided = await self._coordinator.decide(partition, wanted.lines[0].product_id, want)
+        if decided.order is None:
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"order {wanted.order_id}")
+        return decided.order
+
+    async def _told(self, partition: int, order: Order, *, replayed: bool) -> OrderAnswer:
+        """The answer once the lines know of the decision, as far as they can be told now."""
+        if order.state is not OrderState.HELD:
+            await self._delivery.deliver(partition, order)
+        return answer_of(order, replayed=replayed)
+
+    async def _released(self, wanted: Wanted) -> OrderAnswer:
+        """A partition was told that the order is released before it came: it never will, or it had come
+        to another partition by then."""
+        known = await self._finder.bar(wanted.order_id)
+        order = known and known.order
+        if known is None or order is None or order.first_product != wanted.lines[0].product_id:
+            return OrderAnswer(Outcome.RELEASED, replayed=True)
+        return await self._again(wanted, known.partition)
+
+    async def _refused(self, wanted: Wanted, first: Answer) -> OrderAnswer:
+        """The first line cannot be had; the caller is told of the others that cannot, either."""
+        if first.outcome is Outcome.REQUEST_MISMATCH and first.reason is Reason.RESOLVED_NEVER:
+            return await self._released(wanted)
+        if first.outcome is not Outcome.INSUFFICIENT_STOCK:
+            return OrderAnswer(first.outcome, reason=first.reason)
+        units = await asyncio.gather(
+            *(self._stock.about(line.product_id) for line in wanted.lines[1:])
+        )
+        others = zip(wanted.lines[1:], units, strict=True)
+        short = (wanted.lines[0], *(line for line, left in others if line.quantity > left))
+        return OrderAnswer(first.outcome, replayed=first.replayed, short=short)
+
+
+def outcome_of(order: Order) -> Outcome:
+    """An order's state as an outcome."""
+    return _OUTCOMES[order.state]
+
+
+def answer_of(order: Order, *, replayed: bool) -> OrderAnswer:
+    """An order's state as an answer."""
+    outcome = outcome_of(order)
+    if outcome is Outcome.UNAVAILABLE:
+        return OrderAnswer(outcome, order, reason=Reason.ORDER_PENDING)
+    if order.state is OrderState.REFUSED:
+        short = tuple(
+            Line(each.product_id, each.quantity) for each in order.held if each.place == NOWHERE
+        )
+        return OrderAnswer(outcome, order, replayed=replayed, short=short)
+    return OrderAnswer(outcome, order, replayed=replayed)
+
+
+_OUTCOMES = {
+    OrderState.PENDING: Outcome.UNAVAILABLE,
+    OrderState.HELD: Outcome.HELD,
+    OrderState.CONFIRMED: Outcome.CONFIRMED,
+    OrderState.RELEASED: Outcome.RELEASED,
+    OrderState.EXPIRED: Outcome.EXPIRED,
+    OrderState.REFUSED: Outcome.INSUFFICIENT_STOCK,
+    OrderState.RETAKING: Outcome.UNAVAILABLE,
+    OrderState.RETAKEN: Outcome.RETAKEN,
+    OrderState.REFUND_REQUIRED: Outcome.REFUND_REQUIRED,
+}
+
+
+def _further_request(wanted: Wanted, line: Line) -> Deduction:
+    """As a retry: its refusal is remembered, so a copy of it that somebody else sends to go on with the
+    order takes nothing after the order was refused."""
+    return _request(wanted, line, "L", 0, HERE, attempt=2)
+
+
+def _request(
+    wanted: Wanted, line: Line, what: str, ttl_ms: int, lines: str, *, attempt: int
+) -> Deduction:
+    return Deduction(
+        request_id_of(wanted.order_id, wanted.lines[0].product_id),
+        line.product_id,
+        line.quantity,
+        wanted.user_id,
+        f"{what} {wanted.order_id} {ttl_ms} {lines}",
+        attempt,
+    )
+
+
+def _with_places(lines: Sequence[Line], places: Sequence[str]) -> str:
+    return ",".join(
+        str(Held(line.product_id, line.quantity, place))
+        for line, place in zip(lines, places, strict=True)
+    )
+
+
+def _as_taken(wanted: Wanted, first: Answer, pending_ms: int) -> Order:
+    """The order as its first line's script call left it."""
+    is_alone = len(wanted.lines) == 1
+    state = OrderState.CONFIRMED if wanted.sells else OrderState.HELD
+    ttl_ms = wanted.ttl_ms if is_alone else pending_ms
+    return Order(
+        wanted.order_id,
+        wanted.user_id,
+        state if is_alone else OrderState.PENDING,
+        first.at_ms + ttl_ms,
+        first.at_ms,
+        not is_alone,
+        tuple(Held(line.product_id, line.quantity, HERE) for line in wanted.lines),
+    )
+
+
+def _decision(wanted: Wanted, given: Sequence[Answer], refusals: Sequence[Answer]) -> Want:
+    """Short, an order is refused for good, and its repeat is told so. Refused for another reason, it is
+    given up: what the reason was is told once."""
+    if any(answer.outcome is not Outcome.INSUFFICIENT_STOCK for answer in refusals):
+        return Want(wanted.order_id, "G")
+    what = "A" if refusals else "S" if wanted.sells else "H"
+    places = [str(a.shard) if a.outcome in _TAKEN else NOWHERE for a in given]
+    lines = _with_places(wanted.lines, (HERE, *places))
+    return Want(wanted.order_id, what, wanted.ttl_ms, lines)
+
+
+def _why_refused(answer: OrderAnswer, refusals: Sequence[Answer]) -> OrderAnswer:
+    """Shortage, unless a line was refused for another reason: then that."""
+    for refusal in refusals:
+        if refusal.outcome is not Outcome.INSUFFICIENT_STOCK:
+            return OrderAnswer(refusal.outcome, reason=refusal.reason)
+    return answer

@@ -1,0 +1,299 @@
+"""Orders whose processes, shards or records break while they are under way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from itertools import count
+
+import pytest
+
+from sharding import keys, ordering
+from sharding.cluster import Cluster, LaneKind
+from sharding.coordinator import LineEnd, Want
+from sharding.errors import StockUnavailableError
+from sharding.events import Status
+from sharding.ordering import Orders
+from sharding.orders import Line, canonical, request_id_of
+from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.placement import Layout, base_partition
+from sharding.plans import LoadPlan
+from sharding.reserving import Wanted
+from sharding.stock import Stock
+from tests.sharding.conftest import LoadProduct
+
+PARTITIONS = 48
+TTL_S = 600.0
+_order_ids = count(3_000_001)
+_limited = count(7_980_001)
+
+
+@pytest.fixture
+async def orders(stock: Stock, cluster: Cluster) -> Orders:
+    return Orders(stock, cluster, grace_s=0)
+
+
+@pytest.fixture
+async def keeper(cluster: Cluster, stock: Stock) -> AsyncIterator[Orders]:
+    """Another process, whose sweeps look after all orders."""
+    elsewhere = Stock(cluster, stock.metrics)
+    orders = Orders(elsewhere, cluster, grace_s=0)
+    yield orders
+    await orders.drain()
+    await elsewhere.drain()
+
+
+@pytest.fixture
+def order_id() -> int:
+    return next(_order_ids)
+
+
+async def held(stock: Stock, product_id: int) -> tuple[int, int, int]:
+    """Available, held, sold."""
+    seen = await stock.read(product_id)
+    assert seen is not None
+    return seen.available, seen.held, seen.sold
+
+
+async def expired(orders: Orders, lines: Sequence[Line], *, user_id: int = 0) -> int:
+    """An order whose time is over."""
+    order_id = next(_order_ids)
+    await orders.reserve(order_id, user_id=user_id, lines=lines, ttl_s=0.02)
+    for _ in range(500):
+        if (await orders.get(order_id)).outcome is not Outcome.HELD:
+            return order_id
+        await asyncio.sleep(0.005)
+    raise AssertionError("the hold does not end")
+
+
+async def test_a_keeper_who_saw_an_order_undecided_does_not_undo_its_decision(
+    orders: Orders,
+    keeper: Orders,
+    stock: Stock,
+    cluster: Cluster,
+    load: LoadProduct,
+    order_id: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ordering, "PENDING_SLACK_MS", -4 * cluster.settings.redis_patience_ms + 20)
+    driver = Orders(stock, cluster, grace_s=0)
+    lines = canonical([Line(await load(5), 1), Line(await load(5), 1)])
+    wanted = Wanted(order_id, user_id=0, lines=lines, ttl_ms=60_000, sells=False, attempt=1)
+    first = await driver._reserving._take_first(wanted)
+    due = await keeper.due(first.shard, limit=500)
+    while not due.orders:
+        due = await keeper.due(first.shard, limit=500)
+    answer = await driver.reserve(order_id, user_id=0, lines=lines, ttl_s=60)
+    await keeper.look_after(first.shard, due)
+    assert answer.outcome is Outcome.HELD
+    assert (await orders.confirm(order_id)).outcome is Outcome.CONFIRMED
+    assert [await held(stock, line.product_id) for line in lines] == [(4, 0, 1), (4, 0, 1)]
+
+
+async def test_an_order_of_a_product_that_was_never_loaded_leaves_nothing_to_look_after(
+    orders: Orders, keeper: Orders, stock: Stock, load: LoadProduct, order_id: int
+) -> None:
+    product = await load(5)
+    lines = [Line(product, 1), Line(10**15, 1)]
+    refused = await orders.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S)
+    again = await orders.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S)
+    assert refused.outcome is Outcome.UNKNOWN_PRODUCT
+    assert again.outcome is Outcome.RELEASED
+    assert again.order is not None
+    assert not again.order.is_open
+    assert await held(stock, product) == (5, 0, 0)
+
+
+async def test_lines_that_cannot_be_told_keep_no_later_orders_waiting(
+    orders: Orders,
+    keeper: Orders,
+    stock: Stock,
+    load: LoadProduct,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    product, away = await load(50), await load(50)
+    lines = [Line(product, 1), Line(away, 1)]
+    stuck = await expired(orders, lines)
+    partition = base_partition(min(product, away), PARTITIONS)
+    (place,) = await orders._finder.likely(stuck, 0)
+    settle = keeper._coordinator.settle
+
+    async def unreachable(at: int, product_id: int, end: LineEnd) -> Status:
+        if product_id == max(product, away):
+            raise StockUnavailableError(Reason.NOT_EXECUTED, "away")
+        return await settle(at, product_id, end)
+
+    for process in (orders, keeper):
+        monkeypatch.setattr(process._coordinator, "settle", unreachable)
+    late = next(_order_ids)
+    await orders.reserve(late, user_id=0, lines=lines, ttl_s=0.02)
+    counted: dict[str, int] = {}
+    for _ in range(400):
+        due = await keeper.due(partition, limit=500)
+        for state, number in (await keeper.look_after(partition, due)).items():
+            counted[state] = counted.get(state, 0) + number
+        if counted.get(ordering.UNFINISHED):
+            break
+        await asyncio.sleep(0.01)
+    assert place.partition == partition
+    assert counted.get(ordering.UNFINISHED) == 1
+    assert (await keeper.due(partition, limit=500)).orders == ()
+
+
+async def test_two_orders_of_one_id_share_no_line(
+    orders: Orders, keeper: Orders, stock: Stock, load: LoadProduct, order_id: int
+) -> None:
+    first, second = sorted([await load(5), await load(5)])
+    await orders.reserve(order_id, user_id=0, lines=[Line(second, 1)], ttl_s=TTL_S)
+    both = [Line(first, 1), Line(second, 2)]
+    await orders.reserve(order_id, user_id=0, lines=both, ttl_s=TTL_S)
+    assert await held(stock, second) == (2, 3, 0)
+    assert (await keeper.release(order_id, product_id=first)).outcome is Outcome.RELEASED
+    assert await held(stock, second) == (4, 1, 0)
+    confirmed = await orders.confirm(order_id, product_id=second)
+    assert confirmed.outcome is Outcome.CONFIRMED
+    assert await held(stock, first) == (5, 0, 0)
+    assert await held(stock, second) == (4, 0, 1)
+
+
+async def test_of_two_who_go_on_with_an_order_one_decides_and_the_other_repeats(
+    orders: Orders, keeper: Orders, load: LoadProduct
+) -> None:
+    lines = [Line(await load(90), 1), Line(await load(90), 1)]
+    for _ in range(20):
+        order_id = next(_order_ids)
+        answers = await asyncio.gather(
+            orders.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S),
+            keeper.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S),
+        )
+        assert [answer.outcome for answer in answers] == [Outcome.HELD] * 2
+        assert sorted(answer.replayed for answer in answers) == [False, True]
+        both = await asyncio.gather(
+            orders.sell(order_id, user_id=0, lines=lines), keeper.confirm(order_id)
+        )
+        assert [answer.outcome for answer in both] == [Outcome.CONFIRMED] * 2
+
+
+async def test_who_has_the_answer_to_a_release_is_refused_by_no_older_proof(
+    orders: Orders, keeper: Orders, stock: Stock, load: LoadProduct
+) -> None:
+    for _ in range(5):
+        product, order_id = await load(1), next(_order_ids)
+        await orders.reserve(order_id, user_id=0, lines=[Line(product, 1)], ttl_s=TTL_S)
+        refused = await _buy(keeper._stock, product, "refused")
+        began = asyncio.create_task(orders.release(order_id))
+        await asyncio.sleep(0.003)
+        again = await orders.release(order_id)
+        bought = await _buy(keeper._stock, product, "bought")
+        await began
+        assert refused.outcome is Outcome.INSUFFICIENT_STOCK
+        assert again.outcome is Outcome.RELEASED
+        assert bought.outcome is Outcome.DEDUCTED
+
+
+async def test_a_late_confirmation_is_refused_by_no_proof_from_while_its_units_were_held(
+    orders: Orders, stock: Stock, load: LoadProduct
+) -> None:
+    for _ in range(5):
+        product, order_id = await load(1, 1, 1), next(_order_ids)
+        await orders.reserve(order_id, user_id=0, lines=[Line(product, 3)], ttl_s=0.02)
+        await asyncio.sleep(0.02)
+        await _buy(stock, product, "refused")
+        assert (await orders.confirm(order_id)).outcome is Outcome.RETAKEN
+        assert await held(stock, product) == (0, 0, 3)
+
+
+async def test_who_hears_that_an_order_expired_is_refused_by_no_older_proof(
+    orders: Orders, keeper: Orders, stock: Stock, load: LoadProduct
+) -> None:
+    for call in (orders.get, orders.confirm, orders.release):
+        product, order_id = await load(1), next(_order_ids)
+        await orders.reserve(order_id, user_id=0, lines=[Line(product, 1)], ttl_s=0.05)
+        await asyncio.sleep(0.04)
+        refused = await _buy(keeper._stock, product, "refused")
+        await asyncio.sleep(0.02)
+        answer = await call(order_id)
+        bought = await _buy(keeper._stock, product, "bought")
+        assert refused.outcome is Outcome.INSUFFICIENT_STOCK
+        if call == orders.confirm:
+            assert answer.outcome is Outcome.RETAKEN
+        else:
+            assert answer.outcome is Outcome.EXPIRED
+            assert bought.outcome is Outcome.DEDUCTED
+
+
+async def test_a_refusal_for_another_reason_than_shortage_is_not_repeated_as_one(
+    orders: Orders, stock: Stock, load: LoadProduct, order_id: int
+) -> None:
+    product, limited = await load(5), next(_limited)
+    await stock.load(LoadPlan(limited, 1, Layout(1, 1), (9,), 0, 0, max_per_user=2))
+    lines = [Line(product, 1), Line(limited, 3)]
+    first = await orders.reserve(order_id, user_id=7, lines=lines, ttl_s=TTL_S)
+    again = await orders.reserve(order_id, user_id=7, lines=lines, ttl_s=TTL_S)
+    assert (first.outcome, again.outcome) == (Outcome.USER_LIMIT, Outcome.RELEASED)
+    assert await held(stock, product) == (5, 0, 0)
+
+
+@pytest.mark.parametrize("junk", ["xyz", "h1:7", "h9:7:4:1", "f1:7:4:1", "", "h1:8:4:1"])
+async def test_an_order_whose_hold_makes_no_sense_is_not_said_to_be_sold(
+    orders: Orders, stock: Stock, cluster: Cluster, load: LoadProduct, order_id: int, junk: str
+) -> None:
+    product = await load(5)
+    await orders.reserve(order_id, user_id=7, lines=[Line(product, 1)], ttl_s=TTL_S)
+    field = f"{product}:{request_id_of(order_id, product)}"
+    await _spoil(cluster, product, field, junk)
+    answer = await orders.confirm(order_id)
+    assert (answer.outcome, answer.reason) == (Outcome.UNAVAILABLE, Reason.SHARD_CORRUPT)
+    assert await held(stock, product) == (4, 1, 0)
+
+
+@pytest.mark.parametrize("junk", ["xyz", "H 5", "H 9999999999999999999 1 7 0 1:1:-", ""])
+async def test_an_order_whose_record_makes_no_sense_is_left_alone(
+    orders: Orders, stock: Stock, cluster: Cluster, load: LoadProduct, order_id: int, junk: str
+) -> None:
+    product = await load(5)
+    await orders.reserve(order_id, user_id=7, lines=[Line(product, 1)], ttl_s=TTL_S)
+    await _spoil(cluster, product, f"order {order_id}", junk.replace("1:1:-", f"{product}:1:-"))
+    for call in (orders.confirm, orders.get):
+        assert (await call(order_id)).outcome in (Outcome.UNAVAILABLE, Outcome.UNKNOWN_ORDER)
+    assert await held(stock, product) == (4, 1, 0)
+
+
+async def test_a_users_count_that_makes_no_sense_sells_nothing(
+    stock: Stock, cluster: Cluster
+) -> None:
+    product = next(_limited)
+    await stock.load(LoadPlan(product, 1, Layout(1, 1), (9,), 0, 0, max_per_user=2))
+    partition = base_partition(product, PARTITIONS)
+    users = keys.users(cluster.tags[partition], product)
+    await cluster.command(partition, "HSET", users, "7", "junk", lane=LaneKind.WRITE)
+    (answer,) = await stock.deduct([Deduction("x", product, 1, 7)])
+    assert (answer.outcome, answer.reason) == (Outcome.UNAVAILABLE, Reason.SHARD_CORRUPT)
+    assert await held(stock, product) == (9, 0, 0)
+
+
+async def test_a_decision_that_was_told_late_does_not_close_what_came_after_it(
+    orders: Orders, keeper: Orders, stock: Stock, load: LoadProduct
+) -> None:
+    products = sorted([await load(5), await load(5)])
+    order_id = await expired(orders, [Line(each, 1) for each in products])
+    (place,) = await orders._finder.likely(order_id, 0)
+    retaken = await orders.confirm(order_id)
+    assert retaken.outcome is Outcome.RETAKEN
+    late = Want(order_id, "D", lines="E")
+    assert not (await keeper._coordinator.decide(*place, late)).has_changed
+    assert [await held(stock, each) for each in products] == [(4, 0, 1), (4, 0, 1)]
+
+
+async def _buy(stock: Stock, product: int, name: str) -> Answer:
+    (answer,) = await stock.deduct([Deduction(f"{name}-{product}", product, 1, attempt=1)])
+    return answer
+
+
+async def _spoil(cluster: Cluster, product: int, field: str, junk: str) -> None:
+    partition = base_partition(product, PARTITIONS)
+    tag = cluster.tags[partition]
+    current = await cluster.command(
+        partition, "HGET", keys.head(tag), "records", lane=LaneKind.READ
+    )
+    assert isinstance(current, bytes)
+    key = keys.records(tag, int(current) % keys.RECORD_GENERATIONS)
+    await cluster.command(partition, "HSET", key, field, junk, lane=LaneKind.WRITE)

@@ -1,0 +1,37 @@
+"""What the ledger forgets after a while, and the figures that are read from it."""
+
+from collections.abc import Collection
+
+from ledger.errors import LedgerError
+from ledger.events_feed import EventsFeed
+from ledger.products import Products
+from ledger.raw_events import RawEvents
+from worker.metrics import WorkerMetrics
+from worker.settings import WorkerSettings
+
+
+class LedgerUpkeep:
+    """A bounded piece of housekeeping at a time."""
+
+    def __init__(
+        self,
+        raw_events: RawEvents,
+        events_feed: EventsFeed,
+        products: Products,
+        settings: WorkerSettings,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._raw_events = raw_events
+        self._events_feed = events_feed
+        self._products = products
+        self._settings = settings
+        self._metrics = metrics
+
+    async def tidy(self, partitions: Collection[int]) -> None:
+        """Once; `partitions` are those of this worker. A ledger that is away is only counted."""
+        try:
+            await self._raw_events.prune(partitions, older_than_s=self._settings.raw_event_ttl_s)
+            await self._events_feed.prune(older_than_s=self._settings.event_ttl_s)
+            self._metrics.below_zero.set(await self._products.count_below_zero())
+        except LedgerError:
+            self._metrics.failures.labels("upkeep").inc()
