@@ -10,6 +10,8 @@ from sharding.events import BEFORE_ALL, Counts, EventId, Sale
 from sharding.partitions import Checkpoint, Entry
 
 NO_COUNTS = Counts(0, 0, 0, 0)
+ENDS = (JournalKind.CONFIRM, JournalKind.RELEASE)
+"""A hold ends once: of these two a request has one effect, whichever comes first."""
 
 
 class Move(NamedTuple):
@@ -40,8 +42,13 @@ class Effects(NamedTuple):
     sales: Sequence[Sale]
 
     def keys(self) -> list[EffectKey]:
-        """What the journal must not have yet."""
+        """What the journal is to have."""
         return [EffectKey(self.product_id, sale.request_id, self.kind.value) for sale in self.sales]
+
+    @property
+    def rivals(self) -> Sequence[JournalKind]:
+        """Kinds of which the journal must not have an effect of these requests yet."""
+        return ENDS if self.kind in ENDS else (self.kind,)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,10 @@ from ledger.statements import statement
 
 PRUNED_AT_ONCE = 2_000
 ROUNDS_MAX = 50
+IDS_AT_ONCE = 50_000
+"""Ids that one look for some kinds or products is to go through: a small part of a second."""
+ID_MAX = 2**63 - 1
+"""What the column can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +46,33 @@ class EventsFeed:
 
         return await self._database.transaction(run)
 
+    async def oldest(self) -> int:
+        """The id of the oldest event that is kept; 0: there is none."""
+
+        async def run(transaction: Transaction) -> int:
+            row = await transaction.row(statement("service_event_oldest"))
+            return int(row[0] or 0) if row else 0
+
+        return await self._database.transaction(run)
+
     async def after(
         self,
         cursor: int,
         *,
+        until: int = ID_MAX,
         kinds: Collection[ServiceEventKind] = (),
         product_ids: Collection[int] = (),
         limit: int,
     ) -> Sequence[ServiceEvent]:
         """The next events of these kinds and products, at most `limit`; empty collections: of all.
 
-        Whoever gets fewer than `limit` has read everything that was there when the call began. To move
-        a cursor over events that are not wanted, ask for `last` before.
+        `until` is the last id that is looked at. Whoever gets fewer than `limit` has read everything up
+        to it that was there when the call began, and may move the cursor there unless it is above what
+        `last` said before. What is not wanted is read, too: who wants some of many events asks for
+        IDS_AT_ONCE ids at a time.
         """
         wanted = [kind.value for kind in kinds]
-        values = (cursor, *wanted, *product_ids, limit)
+        values = (cursor, until, *wanted, *product_ids, limit)
         sql = _after(len(wanted), len(product_ids))
 
         async def run(transaction: Transaction) -> Sequence[ServiceEvent]:

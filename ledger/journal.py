@@ -8,6 +8,7 @@ import structlog
 
 from ledger import literals
 from ledger.batch import (
+    ENDS,
     EffectKey,
     LedgerBatch,
     Move,
@@ -19,10 +20,11 @@ from ledger.batch import (
     Undone,
 )
 from ledger.database import Database, Transaction
-from ledger.errors import BatchRefusedError, CheckpointMovedError
+from ledger.errors import BatchRefusedError, CheckpointMovedError, DuplicateEffectsError
 from ledger.failpoints import Failpoints
 from ledger.metrics import LedgerMetrics
 from ledger.outbox import REMARK_CHARS_MAX
+from ledger.products import JournalKind
 from ledger.service_events import Notice, publish, stock_notices
 from ledger.statements import UNION, placeholders, statement, with_rows
 from ledger.values import in_pieces
@@ -79,6 +81,7 @@ class Journal:
             await _require_products(transaction, batch)
             self._failpoints.hit("worker.before_insert")
             await _insert(transaction, batch)
+            await _require_single_ends(transaction, batch)
             self._failpoints.hit("worker.after_insert")
             await _change_holds(transaction, batch)
             unasked = await _change_outbox(transaction, batch)
@@ -96,16 +99,13 @@ class Journal:
         self._tell(batch, found)
 
     async def existing(self, batch: LedgerBatch) -> set[EffectKey]:
-        """Which of the batch's effects the journal has already."""
+        """Which effects the journal has already that rule out one of the batch's."""
 
         async def run(transaction: Transaction) -> set[EffectKey]:
             return {
                 EffectKey(product_id, request_id, kind)
-                for (product_id, kind), ids in _ids_by_product(batch).items()
-                for start in range(0, len(ids), LOOKUP_KEYS_MAX)
-                for request_id in await _found(
-                    transaction, product_id, kind, ids[start : start + LOOKUP_KEYS_MAX]
-                )
+                for (product_id, kind), ids in _rivals_by_product(batch).items()
+                for request_id in await _found(transaction, product_id, kind, ids)
             }
 
         return await self._database.transaction(run)
@@ -182,6 +182,23 @@ async def _insert(transaction: Transaction, batch: LedgerBatch) -> None:
     await _insert_rows(transaction, "raw_event_insert", raw)
     letters = (literals.letter_row(letter) for letter in batch.letters)
     await _insert_rows(transaction, "dead_letter_insert", letters)
+
+
+async def _require_single_ends(transaction: Transaction, batch: LedgerBatch) -> None:
+    """Refuse a batch after which a hold would have been both sold and given back.
+
+    The unique key cannot tell: the two are of different kinds. The rows of the batch are in by now, so a
+    pair within it is found, too.
+    """
+    ids: dict[tuple[int, JournalKind], list[str]] = {}
+    for effects in batch.effects:
+        if effects.kind in ENDS:
+            of_product = ids.setdefault((effects.product_id, effects.kind), [])
+            of_product.extend(sale.request_id for sale in effects.sales)
+    for (product_id, kind), ended in ids.items():
+        (other,) = set(ENDS) - {kind}
+        if twice := await _found(transaction, product_id, other.value, ended):
+            raise DuplicateEffectsError(f"{twice[0]} of product {product_id} ended both ways")
 
 
 async def _change_holds(transaction: Transaction, batch: LedgerBatch) -> None:
@@ -308,14 +325,23 @@ async def _change_layout(transaction: Transaction, product_id: int, layout: NewL
     await transaction.execute(statement("product_layout"), values)
 
 
-def _ids_by_product(batch: LedgerBatch) -> dict[tuple[int, str], list[str]]:
+def _rivals_by_product(batch: LedgerBatch) -> dict[tuple[int, str], list[str]]:
+    """Requests of each product and kind whose effect would rule out one of the batch's."""
     ids: dict[tuple[int, str], list[str]] = {}
     for effects in batch.effects:
-        of_product = ids.setdefault((effects.product_id, effects.kind.value), [])
-        of_product.extend(sale.request_id for sale in effects.sales)
+        for kind in effects.rivals:
+            of_product = ids.setdefault((effects.product_id, kind.value), [])
+            of_product.extend(sale.request_id for sale in effects.sales)
     return ids
 
 
-async def _found(transaction: Transaction, product_id: int, kind: str, ids: list[str]) -> list[str]:
-    sql = placeholders("journal_existing", len(ids))
-    return [row[0] for row in await transaction.rows(sql, (product_id, kind, *ids))]
+async def _found(
+    transaction: Transaction, product_id: int, kind: str, ids: Sequence[str]
+) -> list[str]:
+    """Those of a product's requests of which the journal has an effect of this kind."""
+    found: list[str] = []
+    for start in range(0, len(ids), LOOKUP_KEYS_MAX):
+        piece = ids[start : start + LOOKUP_KEYS_MAX]
+        sql = placeholders("journal_existing", len(piece))
+        found += [row[0] for row in await transaction.rows(sql, (product_id, kind, *piece))]
+    return found

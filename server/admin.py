@@ -141,7 +141,7 @@ def _check_product(request: messages.PutProductRequest, partitions: int) -> None
         validation.between("buffer_percent", request.buffer_percent, 0, 100),
         _shard_count(request.shards, partitions),
         validation.at_least("low_stock", request.low_stock, 0),
-        validation.at_least("max_per_user", request.max_per_user, 0),
+        validation.between("max_per_user", request.max_per_user, 0, validation.MAX_PER_USER_MAX),
     )
 
 

@@ -62,7 +62,7 @@ _MESSAGES: Final[Mapping[Outcome, str]] = {
     Outcome.RELEASED: "the order was released",
     Outcome.EXPIRED: "the order's time was over",
     Outcome.RETAKEN: "the order is confirmed: its units are sold",
-    Outcome.REFUND_REQUIRED: "the order was confirmed too late and its units are gone",
+    Outcome.REFUND_REQUIRED: "the order was confirmed too late and could not be sold any more",
     Outcome.UNKNOWN_ORDER: "nobody has heard of this order",
 }
 
@@ -77,7 +77,7 @@ _OUTCOME_REASONS: Final[Mapping[Outcome, str]] = {
 
 _REASON_MESSAGES: Final[Mapping[Reason, str]] = {
     Reason.RESOLVED_NEVER: "this is a late copy of a request that was resolved: it takes nothing, ever",
-    Reason.ORDER_PENDING: "the order's lines are being held just now",
+    Reason.ORDER_PENDING: "the order is being decided just now",
     Reason.ORDER_AMBIGUOUS: "several orders have this id; name a product of the one that is meant",
 }
 """Where the outcome's message would mislead."""
@@ -191,6 +191,18 @@ def unknown_outcome() -> RefusedError:
 def overloaded() -> RefusedError:
     """The status for work that was not taken on."""
     return refused(Answer(Outcome.OVERLOADED, reason=Reason.QUEUE_FULL))
+
+
+def cursor_too_old() -> RefusedError:
+    """The status for a watch that would miss events: those after its cursor are not kept any more."""
+    message = "events after this cursor are not kept any more"
+    return RefusedError(StatusCode.OUT_OF_RANGE, "CURSOR_TOO_OLD", message)
+
+
+def cursor_ahead() -> RefusedError:
+    """The status for a watch from a cursor that this ledger has not given out."""
+    message = "no event has reached this cursor"
+    return RefusedError(StatusCode.OUT_OF_RANGE, "CURSOR_AHEAD", message)
 
 
 def internal() -> RefusedError:

@@ -34,13 +34,13 @@ _STATES: Mapping[OrderState, messages.OrderState.ValueType] = {
 
 _NEVER_HELD = frozenset((OrderState.PENDING, OrderState.REFUSED))
 
+# Outcomes that are values in the unary calls; the others end them with a status.
 _SOLD = frozenset((Outcome.CONFIRMED, Outcome.RETAKEN))
 _OF_RESERVE = _SOLD | {Outcome.HELD, Outcome.INSUFFICIENT_STOCK}
 _OF_DEDUCT_ORDER = _SOLD | {Outcome.INSUFFICIENT_STOCK}
 _OF_CONFIRM = _SOLD | {Outcome.REFUND_REQUIRED}
 _OF_RELEASE = frozenset((Outcome.RELEASED, Outcome.EXPIRED, Outcome.INSUFFICIENT_STOCK))
 _OF_EXTEND = _SOLD | {Outcome.HELD}
-"""Outcomes that are values in the unary call; the others end it with a status."""
 
 _INVALID = OrderAnswer(Outcome.INVALID)
 _NOT_KNOWN = OrderAnswer(Outcome.UNAVAILABLE, reason=Reason.OUTCOME_UNKNOWN)

@@ -26,6 +26,8 @@ WATCH_INTERVAL_MS_DEFAULT = 1_000
 BUFFER_PERCENT_DEFAULT = 5
 ORDERS_MAX = 500
 ACTOR_CHARS_MAX = 64
+MAX_PER_USER_MAX = 1_000_000_000
+"""The scripts count with fewer than 16 digits."""
 CURSOR_MAX = 2**63 - 1
 
 _is_request_id = re.compile(rf"[!-~]{{1,{REQUEST_ID_CHARS_MAX}}}").fullmatch

@@ -1,6 +1,7 @@
 """Script calls on orders: decisions at their coordinators, and the ends of their lines' holds."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -36,21 +37,41 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class Wish(StrEnum):
+    """What an order is to become, in the letters of decide.lua."""
+
+    CONFIRM = "C"
+    RELEASE = "R"
+    LOOK = "E"
+    """Expire, if its time is over."""
+    EXTEND = "X"
+    HOLD = "H"
+    SELL = "S"
+    REFUSE = "A"
+    GIVE_UP = "G"
+    RETAKE = "T"
+    SELL_RETAKEN = "K"
+    REFUND = "F"
+    CLOSE = "D"
+    """All lines have been told."""
+
+
 class Want(NamedTuple):
-    """What is to become of an order; `what` as decide.lua lists it."""
+    """What is to become of an order."""
 
     order_id: int
-    what: str
+    what: Wish
     ttl_ms: int = 0
     lines: str = "-"
-    """Or a state, where `what` is D."""
+    """Or a state, where `what` is CLOSE."""
 
 
 class Decided(NamedTuple):
-    """What became of it. `order` is None where the coordinator knows none."""
+    """What became of it, and whether this call changed it."""
 
+    partition: int
     has_changed: bool
-    order: Order | None
+    order: Order
 
 
 class LineEnd(NamedTuple):
@@ -65,12 +86,13 @@ class LineEnd(NamedTuple):
 class DueOrder(NamedTuple):
     """An order that somebody has to look at; `order` is None where its record cannot be read.
 
-    `member`: how the partition calls it.
+    `member`: how the partition calls it; `is_gone`: there is no record any more.
     """
 
     member: str
     due_ms: int
     order: Order | None
+    is_gone: bool = False
 
 
 class DueOrders(NamedTuple):
@@ -95,13 +117,21 @@ class Coordinator:
         self._cluster = cluster
         self._tasks = tasks
         self._hold_ms_max = round(hold_s_max * 1_000)
-        self._deciding: dict[tuple[int, int], Desk[Want, Decided]] = {}
+        self._deciding: dict[tuple[int, int], Desk[Want, Decided | None]] = {}
         self._settling: dict[tuple[int, int], Desk[LineEnd, Status]] = {}
 
-    async def decide(self, partition: int, product_id: int, want: Want) -> Decided:
+    async def decide(self, partition: int, product_id: int, want: Want) -> Decided | None:
         """Decide an order whose first line is of that product, at its coordinator; others are read."""
         work = partial(_singly_if_corrupt, partial(self._decide, partition, product_id))
         return await self._desk(self._deciding, (partition, product_id), work).ask(want)
+
+    async def decide_known(self, partition: int, product_id: int, want: Want) -> Decided:
+        """The same of an order that the coordinator must know."""
+        decided = await self.decide(partition, product_id, want)
+        if decided is None:
+            text = f"p{partition:02d} lost order {want.order_id}"
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, text)
+        return decided
 
     async def settle(self, partition: int, product_id: int, end: LineEnd) -> Status:
         """End a line's hold. STALE: nothing is known of it here; MISMATCH: it had ended otherwise."""
@@ -133,7 +163,7 @@ class Coordinator:
         return DueOrders(now_ms, tuple(_due(*each) for each in orders))
 
     async def park(self, partition: int, members: Sequence[str], *, pause_s: float) -> None:
-        """Look at these orders of a partition only later again."""
+        """Look at these orders of a partition only later again; 0: never."""
         tag = self._cluster.tags[partition]
         packed: bytes = packb(list(members))
         await self._cluster.run(
@@ -164,7 +194,7 @@ class Coordinator:
 
     async def _decide(
         self, partition: int, product_id: int, wants: Sequence[Want]
-    ) -> list[Decided]:
+    ) -> list[Decided | None]:
         tag = self._cluster.tags[partition]
         flat: list[str | int] = []
         for want in wants:
@@ -187,7 +217,7 @@ class Coordinator:
         assert isinstance(flat_answers, list)
         pairs = zip(wants, flat_answers[::2], flat_answers[1::2], strict=True)
         return [
-            Decided(changed == 1, read_order(want.order_id, record))
+            _decided(partition, want, record, has_changed=changed == 1)
             for want, changed, record in pairs
         ]
 
@@ -255,7 +285,12 @@ async def _singly_if_corrupt(
 def _due(order_id: bytes, due_ms: bytes, record: bytes) -> DueOrder:
     number = int(order_id) if order_id.isdigit() else 0
     member = order_id.decode(errors="replace")
-    return DueOrder(member, int(float(due_ms)), read_order(number, record))
+    return DueOrder(member, int(float(due_ms)), read_order(number, record), is_gone=not record)
+
+
+def _decided(partition: int, want: Want, record: bytes, *, has_changed: bool) -> Decided | None:
+    order = read_order(want.order_id, record)
+    return Decided(partition, has_changed, order) if order else None
 
 
 def read_order(order_id: int, record: bytes) -> Order | None:

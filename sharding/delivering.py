@@ -3,7 +3,7 @@ off, a keeper does it again."""
 
 import asyncio
 
-from sharding.coordinator import Coordinator, LineEnd, Want
+from sharding.coordinator import Coordinator, LineEnd, Want, Wish
 from sharding.errors import StockUnavailableError
 from sharding.events import Status
 from sharding.orders import (
@@ -19,6 +19,7 @@ from sharding.orders import (
 from sharding.outcomes import Answer, Outcome, Reason
 from sharding.stock import Stock
 
+_NEVER_HELD = frozenset((Status.NEVER, Status.REFUSED_BEFORE))
 _NOBODY_ELSE = frozenset((HERE, NOWHERE))
 _LATE_ENDS = frozenset((OrderState.RETAKEN, OrderState.REFUND_REQUIRED))
 
@@ -47,7 +48,7 @@ class Delivery:
         for failure in await asyncio.gather(*told, return_exceptions=True):
             if failure is not None:
                 raise failure
-        done = Want(order.order_id, "D", lines=order.state)
+        done = Want(order.order_id, Wish.CLOSE, lines=order.state)
         await self._coordinator.decide(partition, order.first_product, done)
 
     async def _tell(self, order: Order, held: Held) -> None:
@@ -79,4 +80,10 @@ class Delivery:
                 return None
             reason = found.reason or Reason.SHARDS_UNREACHABLE
             raise StockUnavailableError(reason, request_id)
-        return found.partition if found.status is Status.REPLAYED else None
+        if found.status is Status.REPLAYED:
+            return found.partition
+        if found.status not in _NEVER_HELD:
+            full = found.status is Status.OVERLOADED
+            reason = Reason.RECORDS_FULL if full else Reason.SHARD_CORRUPT
+            raise StockUnavailableError(reason, f"{request_id} {found.status.name.lower()}")
+        return None

@@ -110,10 +110,10 @@ class Finder:
         """The order, looked for in all partitions; None if nobody knows it. AmbiguousOrderError."""
         return self._only(order_id, product_id, await self._finding.ask(order_id))
 
-    async def bar(self, order_id: int) -> Known | None:
+    async def bar(self, order_id: int, product_id: int) -> Known | None:
         """Leave a tombstone in every partition, so that a late copy holds nothing; the order, if it
         came meanwhile."""
-        return self._only(order_id, 0, await self._barring.ask(order_id))
+        return self._only(order_id, product_id, await self._barring.ask(order_id))
 
     async def _everywhere(self, ask: _Ask, order_ids: Sequence[int]) -> list[_Seen]:
         """What all partitions say of each order; one call to each, however many orders wait."""
@@ -139,26 +139,24 @@ class Finder:
             partitions=self._partitions,
         )
 
-    def _only(self, order_id: int, product_id: int, seen: "_Seen") -> Known | None:
+    def _only(self, order_id: int, product_id: int, seen: _Seen) -> Known | None:
         """Of what the partitions said the one that counts."""
         found = [_known(partition, order_id, record) for partition, record in seen.records]
-        orders = [each for each in found if each.order and _is_meant(each.order, product_id)]
-        if len(orders) > 1:
+        orders = [(each, each.order) for each in found if each.order is not None]
+        meant = [known for known, order in orders if _is_meant(order, product_id)]
+        candidates = meant or [known for known, _ in orders]
+        if len(candidates) > 1:
             raise AmbiguousOrderError
-        if orders:
-            return self._remembered(orders[0])
+        if candidates:
+            return candidates[0]
         if isinstance(seen.failure, StockUnavailableError):
+            if seen.failure.reason is Reason.RECORDS_FULL:
+                raise seen.failure
             text = f"order {order_id}"
             raise StockUnavailableError(Reason.SHARDS_UNREACHABLE, text) from seen.failure
         if seen.failure is not None:
             raise seen.failure
         return found[0] if found else None
-
-    def _remembered(self, known: Known) -> Known:
-        if known.order is not None:
-            place = Place(known.partition, known.order.first_product)
-            self.remember(known.order.order_id, place)
-        return known
 
 
 def _is_meant(order: Order, product_id: int) -> bool:

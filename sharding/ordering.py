@@ -7,17 +7,15 @@ one that was left half done carries it on.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from typing import NamedTuple
 
 from sharding.cluster import Cluster
-from sharding.coordinator import Coordinator, DueOrder, DueOrders, Want
+from sharding.coordinator import Coordinator, Decided, DueOrder, DueOrders, Want, Wish
 from sharding.delivering import Delivery
 from sharding.errors import StockUnavailableError
-from sharding.finding import AmbiguousOrderError, Finder
+from sharding.finding import AmbiguousOrderError, Finder, Place
 from sharding.orders import (
     HERE,
     Held,
@@ -30,7 +28,7 @@ from sharding.orders import (
     retake_id_of,
 )
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
-from sharding.reserving import Reserving, Wanted, answer_of
+from sharding.reserving import TAKEN, UNDECIDED, Reserving, Wanted, answer_of
 from sharding.stock import Stock
 from sharding.tasks import Tasks
 
@@ -41,15 +39,16 @@ PENDING_SLACK_MS = 5_000
 PARK_S = 3_600.0
 """So long an order rests whose record makes no sense."""
 PARKED = "parked"
+GONE = "gone"
 RETRY_S = 5.0
 """So long an order rests that a line of could not be told."""
 UNFINISHED = "unfinished"
-_TAKEN = frozenset((Outcome.HELD, Outcome.DEDUCTED))
-_UNDECIDED = frozenset((Outcome.UNAVAILABLE, Outcome.OVERLOADED))
+_FULL = frozenset((Reason.RECORDS_FULL, Reason.QUEUE_FULL))
+_MAY_HAVE_RUN = frozenset((Reason.OUTCOME_UNKNOWN, Reason.NOT_REPLICATED))
 _OVER = {
-    OrderState.PENDING: "G",
-    OrderState.HELD: "E",
-    OrderState.RETAKING: "F",
+    OrderState.PENDING: Wish.GIVE_UP,
+    OrderState.HELD: Wish.LOOK,
+    OrderState.RETAKING: Wish.REFUND,
 }
 """What an order comes to that nobody has decided in time."""
 
@@ -115,12 +114,12 @@ class Orders:
         """Hold the order's units until `ttl_s` from now, if that is later than before."""
         if self._ttl_ms(ttl_s) > self._hold_s_max * 1_000:
             return OrderAnswer(Outcome.INVALID, reason=Reason.TTL_TOO_LONG)
-        want = Want(order_id, "X", self._ttl_ms(ttl_s))
+        want = Want(order_id, Wish.EXTEND, self._ttl_ms(ttl_s))
         return await self._answer(self._decide_and_tell(want, product_id), "extend")
 
     async def get(self, order_id: int, *, product_id: int = 0) -> OrderAnswer:
         """The order as it is, its state as an outcome; UNAVAILABLE, with the order, if undecided."""
-        want = Want(order_id, "E")
+        want = Want(order_id, Wish.LOOK)
         return await self._answer(self._decide_and_tell(want, product_id), "get order")
 
     async def due(self, partition: int, *, limit: int) -> DueOrders:
@@ -147,73 +146,84 @@ class Orders:
         try:
             return await self._tasks.whole(work, name)
         except StockUnavailableError as failure:
-            return OrderAnswer(Outcome.UNAVAILABLE, reason=failure.reason)
+            outcome = Outcome.OVERLOADED if failure.reason in _FULL else Outcome.UNAVAILABLE
+            return OrderAnswer(outcome, reason=failure.reason)
         except AmbiguousOrderError:
             return OrderAnswer(Outcome.REQUEST_MISMATCH, reason=Reason.ORDER_AMBIGUOUS)
 
     async def _decide_and_tell(self, want: Want, product_id: int) -> OrderAnswer:
         found = await self._decide_where_it_is(want, product_id)
-        if found is None or found.order is None:
-            return _UNKNOWN if found is None else _BARRED
-        if found.has_changed and found.order.state is not OrderState.HELD:
-            await self._delivery.deliver(found.partition, found.order)
-            await self._outlive_notes(found.order)
-        return answer_of(found.order, replayed=not found.has_changed)._replace(order=found.order)
+        if isinstance(found, OrderAnswer):
+            return found
+        partition, has_changed, order = found
+        if has_changed and order.state is not OrderState.HELD:
+            await self._delivery.deliver(partition, order)
+            await self._outlive_notes(order)
+        return answer_of(order, replayed=not has_changed)
 
-    async def _decide_where_it_is(self, want: Want, product_id: int) -> "_Found | None":
-        """What became of the order, at its coordinator; None: nobody knows it."""
+    async def _decide_where_it_is(self, want: Want, product_id: int) -> Decided | OrderAnswer:
+        """What became of the order at its coordinator, or the answer where there is no such order."""
+        lost: StockUnavailableError | None = None
         for place in await self._finder.likely(want.order_id, product_id):
-            with contextlib.suppress(StockUnavailableError):  # then it is looked for
+            try:
                 decided = await self._coordinator.decide(*place, want)
-                if decided.order is not None and decided.order.first_product == place.product_id:
-                    self._finder.remember(want.order_id, place)
-                    return _Found(place.partition, decided.has_changed, decided.order)
+            except StockUnavailableError as failure:
+                lost = failure if failure.reason in _MAY_HAVE_RUN else lost
+                continue
+            if decided is not None and decided.order.first_product == place.product_id:
+                self._finder.remember(want.order_id, place)
+                return decided
+        try:
+            return await self._decide_anywhere(want, product_id)
+        except StockUnavailableError as failure:
+            raise lost or failure from failure
+
+    async def _decide_anywhere(self, want: Want, product_id: int) -> Decided | OrderAnswer:
         known = await self._finder.find(want.order_id, product_id)
         if known is not None and known.order is None:
             # Whoever barred it may not have come to all partitions, and it may still come to those.
-            known = await self._finder.bar(want.order_id)
-        if known is None or known.order is None:
-            return known and _Found(known.partition, has_changed=False, order=None)
-        return await self._decide(known.partition, known.order, want)
+            known = await self._finder.bar(want.order_id, product_id)
+        if known is None:
+            return _UNKNOWN
+        if known.order is None:
+            return _BARRED
+        place = Place(known.partition, known.order.first_product)
+        self._finder.remember(want.order_id, place)
+        return await self._coordinator.decide_known(*place, want)
 
-    async def _decide(self, partition: int, order: Order, want: Want) -> "_Found":
-        decided = await self._coordinator.decide(partition, order.first_product, want)
-        if decided.order is None:
-            text = f"p{partition:02d} order {order.order_id}"
-            raise StockUnavailableError(Reason.SHARD_CORRUPT, text)
-        return _Found(partition, decided.has_changed, decided.order)
+    async def _decide(self, partition: int, order: Order, want: Want) -> Decided:
+        return await self._coordinator.decide_known(partition, order.first_product, want)
 
     async def _confirm(self, order_id: int, product_id: int) -> OrderAnswer:
-        found = await self._decide_where_it_is(Want(order_id, "C"), product_id)
-        if found is None or found.order is None:
-            return _UNKNOWN if found is None else _BARRED
-        order = found.order
-        is_told = await self._tell_unless_undecided(found.partition, order)
+        found = await self._decide_where_it_is(Want(order_id, Wish.CONFIRM), product_id)
+        if isinstance(found, OrderAnswer):
+            return found
+        partition, has_changed, order = found
+        is_told = await self._tell_unless_undecided(partition, order)
         if order.state not in (OrderState.EXPIRED, OrderState.RETAKING):
-            return answer_of(order, replayed=not found.has_changed)
+            return answer_of(order, replayed=not has_changed)
         if not is_told:  # its own units may still be held for it
             return OrderAnswer(Outcome.UNAVAILABLE, order, reason=Reason.SHARDS_UNREACHABLE)
-        return await self._retake(found.partition, order)
+        return await self._retake(partition, order)
 
     async def _tell_unless_undecided(self, partition: int, order: Order) -> bool:
         if order.state in _OVER:
             return True
         return await self._delivery.deliver(partition, order)
 
-    async def _retake(self, partition: int, order: Order) -> OrderAnswer:
+    async def _retake(self, partition: int, expired: Order) -> OrderAnswer:
         """Take the lines of an expired order once more; all of them, or the money goes back."""
-        began = await self._decide(partition, order, Want(order.order_id, "T", self._pending_ms))
-        order = began.order or order
+        want = Want(expired.order_id, Wish.RETAKE, self._pending_ms)
+        order = (await self._decide(partition, expired, want)).order
         if order.state is not OrderState.RETAKING:
             await self._delivery.deliver(partition, order)
             return answer_of(order, replayed=True)
         given = await self._take_again(order)
-        if any(answer.outcome in _UNDECIDED for answer in given):
+        if any(answer.outcome in UNDECIDED for answer in given):
             return OrderAnswer(Outcome.UNAVAILABLE, order, reason=Reason.OUTCOME_UNKNOWN)
-        decided = await self._decide(partition, order, _verdict(order, given))
-        order = decided.order or order
+        _, has_changed, order = await self._decide(partition, order, _verdict(order, given))
         await self._delivery.deliver(partition, order)
-        return answer_of(order, replayed=not decided.has_changed)
+        return answer_of(order, replayed=not has_changed)
 
     async def _take_again(self, order: Order) -> list[Answer]:
         """At once, before others have the units; whoever is short is asked again when no proof from
@@ -226,20 +236,20 @@ class Orders:
         return given
 
     async def _release(self, order_id: int, product_id: int) -> OrderAnswer:
-        want = Want(order_id, "R")
+        want = Want(order_id, Wish.RELEASE)
         found = await self._decide_where_it_is(want, product_id)
-        if found is None:
-            known = await self._finder.bar(order_id)
+        if found is _UNKNOWN:
+            known = await self._finder.bar(order_id, product_id)
             if known is None or known.order is None:
                 return _BARRED._replace(replayed=False)
             found = await self._decide(known.partition, known.order, want)
-        if found.order is None:
-            return _BARRED
-        order = found.order
-        await self._tell_unless_undecided(found.partition, order)
+        if isinstance(found, OrderAnswer):
+            return found
+        partition, has_changed, order = found
+        await self._tell_unless_undecided(partition, order)
         if not order.state.is_sold:
             await self._outlive_notes(order)
-        return answer_of(order, replayed=not found.has_changed)
+        return answer_of(order, replayed=not has_changed)
 
     async def _outlive_notes(self, order: Order) -> None:
         """Until no process refuses anybody by a proof from before the units came back."""
@@ -247,19 +257,22 @@ class Orders:
 
     async def _look_after(self, partition: int, due: Sequence[DueOrder]) -> Counter[str]:
         ends = await asyncio.gather(*(self._carry_on(partition, each) for each in due))
-        for end, pause_s in ((PARKED, PARK_S), (UNFINISHED, RETRY_S)):
+        for end, pause_s in ((GONE, 0.0), (PARKED, PARK_S), (UNFINISHED, RETRY_S)):
             members = [each.member for each, found in zip(due, ends, strict=True) if found == end]
             if members:
                 await self._coordinator.park(partition, members, pause_s=pause_s)
-        return Counter(ends)
+        return Counter(PARKED if end == GONE else end for end in ends)
 
     async def _carry_on(self, partition: int, due: DueOrder) -> str:
         """What the order came to."""
+        if due.is_gone:
+            _LOG.error("order %s was forgotten while it was open; its units stay held", due.member)
+            return GONE
         order = due.order
         if order is None:
             return PARKED
         try:
-            order = (await self._decide(partition, order, _next_step(order))).order or order
+            order = (await self._decide(partition, order, _next_step(order))).order
             if order.state not in _OVER:
                 await self._delivery.deliver_all(partition, order)
         except StockUnavailableError as failure:
@@ -270,23 +283,16 @@ class Orders:
         return order.state.name.lower()
 
 
+_UNKNOWN = OrderAnswer(Outcome.UNKNOWN_ORDER)
+_BARRED = OrderAnswer(Outcome.RELEASED, replayed=True)
+
+
 def _next_step(order: Order) -> Want:
     """What an order that is due has to become; one that is decided already stays as it is."""
     if order.state in _OVER:
         return Want(order.order_id, _OVER[order.state])
-    return Want(order.order_id, "E" if order.is_open else "D", lines=order.state)
-
-
-class _Found(NamedTuple):
-    """An order at its coordinator, and whether the call changed it; None: it was barred early."""
-
-    partition: int
-    has_changed: bool
-    order: Order | None
-
-
-_UNKNOWN = OrderAnswer(Outcome.UNKNOWN_ORDER)
-_BARRED = OrderAnswer(Outcome.RELEASED, replayed=True)
+    wish = Wish.LOOK if order.is_open else Wish.CLOSE
+    return Want(order.order_id, wish, lines=order.state)
 
 
 def _retaking(order: Order, held: Held, *, attempt: int) -> Deduction:
@@ -301,10 +307,10 @@ def _retaking(order: Order, held: Held, *, attempt: int) -> Deduction:
 
 
 def _verdict(order: Order, given: Sequence[Answer]) -> Want:
-    if any(answer.outcome not in _TAKEN for answer in given):
-        return Want(order.order_id, "F")
+    if any(answer.outcome not in TAKEN for answer in given):
+        return Want(order.order_id, Wish.REFUND)
     lines = ",".join(
         str(held._replace(place=str(answer.shard)))
         for held, answer in zip(order.held, given, strict=True)
     )
-    return Want(order.order_id, "K", 0, lines)
+    return Want(order.order_id, Wish.SELL_RETAKEN, lines=lines)

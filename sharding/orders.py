@@ -43,7 +43,7 @@ class OrderState(StrEnum):
     RETAKEN = "K"
     """Confirmed too late, and sold all the same."""
     REFUND_REQUIRED = "F"
-    """Confirmed too late; its units are gone."""
+    """Confirmed too late; it could not be sold any more."""
 
     @property
     def is_sold(self) -> bool:

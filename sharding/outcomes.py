@@ -55,9 +55,10 @@ class Reason(StrEnum):
     USER_REQUIRED = "USER_REQUIRED"
     """The product has a limit per user and the request names none."""
     TTL_TOO_LONG = "TTL_TOO_LONG"
-    """A hold must end well before requests are forgotten: within half of `record_ttl_s`."""
+    """A hold must end well before requests are forgotten: within three
+    quarters of `record_ttl_s`, its grace included."""
     ORDER_PENDING = "ORDER_PENDING"
-    """The order's lines are being held just now; nothing happened."""
+    """The order is being decided just now; nothing happened."""
     ORDER_AMBIGUOUS = "ORDER_AMBIGUOUS"
     """Several orders of different first products have this id; name a product."""
     RESOLVED_NEVER = "RESOLVED_NEVER"

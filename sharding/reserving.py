@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sharding.coordinator import Coordinator, Want
+from sharding.coordinator import Coordinator, Decided, Want, Wish
 from sharding.delivering import Delivery
 from sharding.errors import StockUnavailableError
 from sharding.finding import Finder, Place
@@ -26,8 +26,8 @@ from sharding.orders import (
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.stock import Stock
 
-_TAKEN = frozenset((Outcome.HELD, Outcome.DEDUCTED))
-_UNDECIDED = frozenset((Outcome.UNAVAILABLE, Outcome.OVERLOADED))
+TAKEN = frozenset((Outcome.HELD, Outcome.DEDUCTED))
+UNDECIDED = frozenset((Outcome.UNAVAILABLE, Outcome.OVERLOADED))
 
 
 class Wanted(NamedTuple):
@@ -69,77 +69,83 @@ class Reserving:
     async def reserve(self, wanted: Wanted) -> OrderAnswer:
         """HELD or CONFIRMED; INSUFFICIENT_STOCK with the lines that are short; how it ended before.
         StockUnavailableError."""
+        if len(wanted.lines) > 1:
+            objection = await self._objection(wanted)
+            if objection is not None:
+                return OrderAnswer(objection.outcome, reason=objection.reason)
         first = await self._take_first(wanted)
-        if first.outcome not in _TAKEN:
+        if first.outcome not in TAKEN:
             return await self._refused(wanted, first)
         self._finder.remember(wanted.order_id, Place(first.shard, wanted.lines[0].product_id))
-        if first.replayed:
-            return await self._again(wanted, first.shard)
-        order = _as_taken(wanted, first, self._pending_ms)
-        if len(wanted.lines) == 1:
+        if not first.replayed and len(wanted.lines) == 1:
+            order = _as_taken(wanted, first)
             return OrderAnswer(outcome_of(order), order)
-        return await self._take_others(wanted, first.shard, order)
+        try:
+            if first.replayed:
+                return await self._again(wanted, first.shard)
+            return await self._take_others(wanted, first.shard)
+        except StockUnavailableError as failure:
+            # Some lines are held by now, and the same call again decides.
+            raise StockUnavailableError(Reason.OUTCOME_UNKNOWN, failure.detail) from failure
+
+    async def _objection(self, wanted: Wanted) -> Answer | None:
+        """Why a line can never be held, as far as that is known without holding any."""
+        objections = await asyncio.gather(
+            *(self._stock.objection(line.product_id, wanted.user_id) for line in wanted.lines)
+        )
+        return next((each for each in objections if each is not None), None)
 
     async def _take_first(self, wanted: Wanted) -> Answer:
         alone = "C" if wanted.sells else "H"
         is_alone = len(wanted.lines) == 1
         ttl_ms = wanted.ttl_ms if is_alone else self._pending_ms
-        places = (HERE, *(SOMEWHERE for _ in wanted.lines[1:]))
-        terms = (alone if is_alone else "P", ttl_ms, _with_places(wanted.lines, places))
+        terms = (alone if is_alone else "P", ttl_ms, _undecided(wanted.lines))
         line = _request(wanted, wanted.lines[0], *terms, attempt=wanted.attempt)
         return (await self._stock.deduct([line]))[0]
 
     async def _again(self, wanted: Wanted, partition: int) -> OrderAnswer:
         """The order was reserved before; where nobody has decided it, go on."""
-        looked = Want(wanted.order_id, "E")
-        decided = await self._coordinator.decide(partition, wanted.lines[0].product_id, looked)
-        order = decided.order
-        if order is None:
-            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"order {wanted.order_id}")
+        _, has_changed, order = await self._decide(wanted, partition, Wish.LOOK)
         if not wanted.is_as(order):
             return OrderAnswer(Outcome.REQUEST_MISMATCH)
-        if decided.has_changed:  # its time was over, and nobody had noticed
-            await self._delivery.deliver(partition, order)
-            await self._stock.outlive_notes(line.product_id for line in order.held)
         if order.state is OrderState.PENDING:
-            return await self._take_others(wanted, partition, order)
+            return await self._take_others(wanted, partition)
         if order.state is OrderState.HELD and wanted.sells:
             return await self._sell_held(wanted, partition)
-        return await self._told(partition, order, replayed=True)
+        answer = await self._told(partition, order, replayed=True)
+        if has_changed:  # its time was over, and nobody had noticed
+            await self._stock.outlive_notes(line.product_id for line in order.held)
+        return answer
 
-    async def _take_others(self, wanted: Wanted, partition: int, order: Order) -> OrderAnswer:
+    async def _take_others(self, wanted: Wanted, partition: int) -> OrderAnswer:
         if not self._waits:
             # In every durability a replica must know of the order before a line elsewhere follows.
-            await self._decide(wanted, partition, Want(wanted.order_id, "E"))
-        given = await self._stock.deduct([_further_request(wanted, x) for x in wanted.lines[1:]])
-        if any(answer.outcome in _UNDECIDED for answer in given):
+            await self._decide(wanted, partition, Wish.LOOK)
+        given = await self._stock.deduct([_further(wanted, line) for line in wanted.lines[1:]])
+        if any(answer.outcome in UNDECIDED for answer in given):
             # The same call again goes on from here; if none comes, a keeper gives the order up.
-            return OrderAnswer(Outcome.UNAVAILABLE, order, reason=Reason.OUTCOME_UNKNOWN)
-        refusals = [answer for answer in given if answer.outcome not in _TAKEN]
-        want = _decision(wanted, given, refusals)
-        decided = await self._coordinator.decide(partition, wanted.lines[0].product_id, want)
-        order = decided.order or order
+            return OrderAnswer(Outcome.UNAVAILABLE, reason=Reason.OUTCOME_UNKNOWN)
+        refusals = [answer for answer in given if answer.outcome not in TAKEN]
+        wish, lines = _decision(wanted, given, refusals)
+        _, has_changed, order = await self._decide(wanted, partition, wish, lines)
         if order.state is OrderState.HELD and wanted.sells:
             return await self._sell_held(wanted, partition)
-        answer = await self._told(partition, order, replayed=not decided.has_changed)
-        if refusals and decided.has_changed:
+        answer = await self._told(partition, order, replayed=not has_changed)
+        if refusals and has_changed:
             await self._stock.outlive_notes(line.product_id for line in wanted.lines)
             return _why_refused(answer, refusals)
         return answer
 
     async def _sell_held(self, wanted: Wanted, partition: int) -> OrderAnswer:
         """Somebody has reserved the order, and this call is to sell it."""
-        first = wanted.lines[0].product_id
-        sold = await self._coordinator.decide(partition, first, Want(wanted.order_id, "C"))
-        if sold.order is None:
-            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"order {wanted.order_id}")
-        return await self._told(partition, sold.order, replayed=not sold.has_changed)
+        _, has_changed, order = await self._decide(wanted, partition, Wish.CONFIRM)
+        return await self._told(partition, order, replayed=not has_changed)
 
-    async def _decide(self, wanted: Wanted, partition: int, want: Want) -> Order:
-        decided = await self._coordinator.decide(partition, wanted.lines[0].product_id, want)
-        if decided.order is None:
-            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"order {wanted.order_id}")
-        return decided.order
+    async def _decide(
+        self, wanted: Wanted, partition: int, wish: Wish, lines: str = "-"
+    ) -> Decided:
+        want = Want(wanted.order_id, wish, wanted.ttl_ms, lines)
+        return await self._coordinator.decide_known(partition, wanted.lines[0].product_id, want)
 
     async def _told(self, partition: int, order: Order, *, replayed: bool) -> OrderAnswer:
         """The answer once the lines know of the decision, as far as they can be told now."""
@@ -150,7 +156,7 @@ class Reserving:
     async def _released(self, wanted: Wanted) -> OrderAnswer:
         """A partition was told that the order is released before it came: it never will, or it had come
         to another partition by then."""
-        known = await self._finder.bar(wanted.order_id)
+        known = await self._finder.bar(wanted.order_id, wanted.lines[0].product_id)
         order = known and known.order
         if known is None or order is None or order.first_product != wanted.lines[0].product_id:
             return OrderAnswer(Outcome.RELEASED, replayed=True)
@@ -201,7 +207,7 @@ _OUTCOMES = {
 }
 
 
-def _further_request(wanted: Wanted, line: Line) -> Deduction:
+def _further(wanted: Wanted, line: Line) -> Deduction:
     """As a retry: its refusal is remembered, so a copy of it that somebody else sends to go on with the
     order takes nothing after the order was refused."""
     return _request(wanted, line, "L", 0, HERE, attempt=2)
@@ -220,6 +226,11 @@ def _request(
     )
 
 
+def _undecided(lines: Sequence[Line]) -> str:
+    """The lines of an order of which nobody knows yet where the further ones will be."""
+    return _with_places(lines, (HERE, *(SOMEWHERE for _ in lines[1:])))
+
+
 def _with_places(lines: Sequence[Line], places: Sequence[str]) -> str:
     return ",".join(
         str(Held(line.product_id, line.quantity, place))
@@ -227,31 +238,30 @@ def _with_places(lines: Sequence[Line], places: Sequence[str]) -> str:
     )
 
 
-def _as_taken(wanted: Wanted, first: Answer, pending_ms: int) -> Order:
-    """The order as its first line's script call left it."""
-    is_alone = len(wanted.lines) == 1
-    state = OrderState.CONFIRMED if wanted.sells else OrderState.HELD
-    ttl_ms = wanted.ttl_ms if is_alone else pending_ms
+def _as_taken(wanted: Wanted, first: Answer) -> Order:
+    """An order of one line as the script call left it that took it."""
+    (line,) = wanted.lines
     return Order(
         wanted.order_id,
         wanted.user_id,
-        state if is_alone else OrderState.PENDING,
-        first.at_ms + ttl_ms,
+        OrderState.CONFIRMED if wanted.sells else OrderState.HELD,
+        first.at_ms + wanted.ttl_ms,
         first.at_ms,
-        not is_alone,
-        tuple(Held(line.product_id, line.quantity, HERE) for line in wanted.lines),
+        is_open=False,
+        held=(Held(line.product_id, line.quantity, HERE),),
     )
 
 
-def _decision(wanted: Wanted, given: Sequence[Answer], refusals: Sequence[Answer]) -> Want:
+def _decision(
+    wanted: Wanted, given: Sequence[Answer], refusals: Sequence[Answer]
+) -> tuple[Wish, str]:
     """Short, an order is refused for good, and its repeat is told so. Refused for another reason, it is
     given up: what the reason was is told once."""
     if any(answer.outcome is not Outcome.INSUFFICIENT_STOCK for answer in refusals):
-        return Want(wanted.order_id, "G")
-    what = "A" if refusals else "S" if wanted.sells else "H"
-    places = [str(a.shard) if a.outcome in _TAKEN else NOWHERE for a in given]
-    lines = _with_places(wanted.lines, (HERE, *places))
-    return Want(wanted.order_id, what, wanted.ttl_ms, lines)
+        return Wish.GIVE_UP, "-"
+    places = [str(answer.shard) if answer.outcome in TAKEN else NOWHERE for answer in given]
+    wish = Wish.REFUSE if refusals else Wish.SELL if wanted.sells else Wish.HOLD
+    return wish, _with_places(wanted.lines, (HERE, *places))
 
 
 def _why_refused(answer: OrderAnswer, refusals: Sequence[Answer]) -> OrderAnswer:

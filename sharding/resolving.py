@@ -1,7 +1,7 @@
 """Deciding what became of a request whose answer was lost."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from sharding.answers import MISSING, unavailable
@@ -101,6 +101,7 @@ class _Search:
         A tombstone at one of them says nothing of the others: who left it may never have come to those.
         """
         found = await self._at_all(Tombstone.NONE)
+        found += [await self._at_former(partition) for partition in self._former_partitions()]
         if not any(each.status is Status.REPLAYED for each in found):
             found = await self._at_all(Tombstone.NEVER)
         for status in (Status.REPLAYED, Status.STALE):
@@ -111,6 +112,23 @@ class _Search:
 
     async def _at_all(self, tombstone: Tombstone) -> list[Found]:
         return [await self._at(partition, tombstone) for partition in self._shards.partitions]
+
+    async def _at_former(self, partition: int) -> Found:
+        """A place that the product may have left altogether."""
+        try:
+            return await self._at(partition, Tombstone.NONE)
+        except MissingShardError:
+            return Found(Status.STALE, 0, partition)
+
+    def _former_partitions(self) -> Sequence[int]:
+        former = {
+            partition
+            for count in self._listing.former
+            for partition in Layout(0, count).all_partitions(
+                product_id=self._shards.product_id, partitions=self._partitions
+            )
+        }
+        return sorted(former - set(self._shards.partitions))
 
     async def _look_everywhere(self, at_home: int, stand_in: int | None) -> Found:
         """What anybody knows; who has sold it knows better than who has refused it."""

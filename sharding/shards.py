@@ -278,7 +278,7 @@ class Shards:
         reply = await self._cluster.run(
             _UNDO,
             partition,
-            keys_.shard + keys_.memory,
+            (*keys_.shard, *keys_.memory, keys_.orders[1]),
             (self._product, str(epoch), request_id, str(quantity), str(undone)),
             lane=LaneKind.MOVE,
         )

@@ -233,6 +233,18 @@ class Stock:
                 product.shortage.forget_note()
         await asyncio.sleep(NOTE_S)
 
+    async def objection(self, product_id: int, user_id: int) -> Answer | None:
+        """What every request of this user for the product would be refused for; None: nothing known.
+
+        StockUnavailableError.
+        """
+        product = await self._catalogue.find(product_id)
+        if product is None:
+            return Answer(Outcome.UNKNOWN_PRODUCT)
+        if product.lookups.by_user and not user_id:
+            return _NAMELESS
+        return None
+
     async def about(self, product_id: int) -> float:
         """About how many units can be taken now, by one reading; 0 of a product that was never loaded,
         infinitely many where a shard does not answer."""
@@ -363,13 +375,15 @@ def _counts(readings: Sequence[ShardReading]) -> list[tuple[int, int, int]]:
     return [(reading.available, reading.held, reading.sold) for reading in readings]
 
 
+_NAMELESS = Answer(Outcome.INVALID, reason=Reason.USER_REQUIRED)
+
+
 def _refuse_nameless(group: Group) -> Group | None:
     """Refuse the requests that name no user; returns the others."""
     nameless = [i for i, request in enumerate(group.requests) if not request.user_id]
     if not nameless:
         return group
-    refusal = Answer(Outcome.INVALID, reason=Reason.USER_REQUIRED)
-    group.part(nameless).answer([refusal] * len(nameless))
+    group.part(nameless).answer([_NAMELESS] * len(nameless))
     named = [i for i, request in enumerate(group.requests) if request.user_id]
     return group.part(named) if named else None
 

@@ -44,6 +44,8 @@ class Expiry:
         self._busy: set[int] = set()
         self._late_since_s: dict[int, float] = {}
         """Since when the oldest order of a partition has been due, by this process's monotonic clock."""
+        self._looked_s: dict[int, float] = {}
+        """When a partition last said which orders are due, or came into the share."""
         self._said: set[str] = set()
         """Unreadable orders that the log knows."""
 
@@ -78,6 +80,7 @@ class Expiry:
     async def _step(self, partition: int) -> int:
         """How many orders were due."""
         due = await self._orders.due(partition, limit=ORDERS_AT_ONCE)
+        self._looked_s[partition] = time.monotonic()
         if not due.orders:
             self._late_since_s.pop(partition, None)
             return 0
@@ -103,12 +106,18 @@ class Expiry:
                 )
 
     def _show_lag(self) -> None:
-        """An order that cannot be looked after grows older, whatever keeps the sweep from it."""
+        """An order that cannot be looked after grows older, whatever keeps the sweep from it.
+
+        Nobody knows what is due in a partition that does not say, so it counts from the look that was
+        missed.
+        """
+        now_s, owned = time.monotonic(), self._share.owned
         self._late_since_s = {
             partition: since_s
             for partition, since_s in self._late_since_s.items()
-            if partition in self._share.owned
+            if partition in owned
         }
-        now_s = time.monotonic()
-        lag_s = max((now_s - since_s for since_s in self._late_since_s.values()), default=0.0)
-        self._metrics.orders_lag_seconds.set(lag_s)
+        self._looked_s = {partition: self._looked_s.get(partition, now_s) for partition in owned}
+        missed_s = [looked_s + 2 * TICK_S for looked_s in self._looked_s.values()]
+        lags_s = [now_s - since_s for since_s in (*self._late_since_s.values(), *missed_s)]
+        self._metrics.orders_lag_seconds.set(max([0.0, *lags_s]))

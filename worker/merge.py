@@ -130,7 +130,7 @@ def merge(chunks: Sequence[Chunk], taken: AbstractSet[EffectKey] | None = None) 
 
     `taken` are the effects that the journal has already: a second one does not count for the product
     and is to be undone or set aside, and so is a second one within the batch. None: nobody has looked,
-    and the journal's unique key will tell.
+    and the journal will tell.
     """
     batch = LedgerBatch()
     seen = None if taken is None else set(taken)
@@ -271,7 +271,7 @@ def _first_ones(
     sales = []
     here: set[str] = set()
     for sale, key in zip(effects.sales, effects.keys(), strict=True):
-        if key not in seen:
+        if not any(key._replace(kind=kind.value) in seen for kind in effects.rivals):
             seen.add(key)
             sales.append(sale)
         elif _is_undoable(effects.kind, sale) and sale.request_id not in here:
@@ -299,7 +299,7 @@ def _second_effect(partition: int, event: Event, sale: Sale) -> SecondEffect:
 
 
 def _duplicate(partition: int, entry: Entry, key: EffectKey, sale: Sale) -> Letter:
-    """A second effect that no script brings back: of a correction, or of one list twice."""
+    """A second effect that no script brings back: of a correction, of an order, or of one list twice."""
     reason = f"duplicate_effect {key.kind} of {sale.quantity} units"
     return Letter(partition, entry, key.product_id, key.request_id, reason)
 

@@ -142,6 +142,7 @@ class WorkerMetrics:
         )
         self.orders_lag_seconds = Gauge(
             "inventory_worker_orders_lag_seconds",
-            "For how long the oldest order of the served partitions has been due",
+            "For how long the oldest order of the served partitions has been due, or one of the"
+            " partitions has not said what is due",
             registry=registry,
         )

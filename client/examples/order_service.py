@@ -19,14 +19,18 @@ from typing import TypeVar
 
 from inventory.client import (
     AsyncInventoryClient,
+    CursorOutOfRange,
     Event,
     EventKind,
+    OrderEnded,
     OrderLine,
     OrderReleased,
     OrderResult,
+    OrderState,
     Outcome,
     OutcomeUnknown,
     Unavailable,
+    UnknownOrder,
 )
 
 T = TypeVar("T")
@@ -104,10 +108,15 @@ class OrderService:
         """A new order. Its id is written down before the call, so that a crash loses no hold."""
         order_id = 1 + secrets.randbits(62)
         self._books.write(order_id, Status.NEW)
-        result = await _until_known(
-            lambda: self._inventory.reserve(order_id, lines, user_id=user_id, ttl_s=ttl_s)
-        )
-        self._books.write(order_id, _AFTER_RESERVING[result.outcome])
+        try:
+            result = await _until_known(
+                lambda: self._inventory.reserve(order_id, lines, user_id=user_id, ttl_s=ttl_s)
+            )
+        except OrderEnded:  # it was held, and is over before its answer came
+            status = Status.CANCELLED
+        else:
+            status = _AFTER_RESERVING[result.outcome]
+        self._books.write(order_id, status)
         return order_id
 
     async def pay(self, order_id: int) -> Status:
@@ -135,8 +144,18 @@ class OrderService:
                 await self.cancel(order_id)
 
     async def follow(self) -> None:
-        """Deals with what happens to orders, for ever. The cursor is turned when that is done: after
-        a crash an event may come again, and `deal_with` does not mind."""
+        """Deals with what happens to orders, for ever. Whoever was away for longer than events are kept
+        looks at the orders themselves, and goes on with all that is kept."""
+        while True:
+            try:
+                await self._follow()
+            except CursorOutOfRange:
+                await self._look_at_the_unpaid()
+                self._books.turn_to(EVERYTHING_KEPT)
+
+    async def _follow(self) -> None:
+        """The cursor is turned when an event is dealt with: after a crash it may come again, and
+        `deal_with` does not mind."""
         events = self._inventory.watch_events(
             cursor=self._books.cursor,
             kinds=(EventKind.ORDER_EXPIRED, EventKind.REFUND_REQUIRED),
@@ -146,6 +165,18 @@ class OrderService:
         async for event in events:
             self.deal_with(event)
             self._books.turn_to(event.cursor)
+
+    async def _look_at_the_unpaid(self) -> None:
+        for order_id, status in self._books.statuses.items():
+            if status is Status.TO_BE_PAID and await self._is_over(order_id):
+                self._books.write(order_id, Status.CANCELLED)
+
+    async def _is_over(self, order_id: int) -> bool:
+        try:
+            order = await _until_known(lambda: self._inventory.get_order(order_id))
+        except UnknownOrder:  # forgotten, long after its end
+            return True
+        return order.state in (OrderState.EXPIRED, OrderState.RELEASED)
 
     def deal_with(self, event: Event) -> None:
         """One event, perhaps not for the first time, perhaps of an order of somebody else."""

@@ -7,7 +7,7 @@ SELECT
     available,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', create_time) DIV 1000
 FROM service_event
-WHERE id > %s
+WHERE id > %s AND id <= %s
     {kinds}
     {products}
 ORDER BY id

@@ -110,12 +110,12 @@ local function change(order, order_id, what, ttl_ms, lines)
       return nil
     end
   end
+  -- What is sold at once, refused or given up was never held.
+  if order.state == "P" and target ~= "H" then order.deadline_ms = tonumber(order.created_ms) end
   order.state = target
   if target == what or (what == "S" and target == "C") then
     if SETS_LINES[what] then order.lines = lines end
   end
-  -- An order that is sold at once was never held.
-  if what == "S" then order.deadline_ms = tonumber(order.created_ms) end
   if not is_late and SETS_DEADLINE[what] then order.deadline_ms = until_ms end
   local is_here = order.is_alone and target ~= "T" and target ~= "K" and target ~= "F"
   order.is_open = is_here and "0" or "1"

@@ -44,10 +44,15 @@ end
 local is_new = redis.call("EXISTS", head_key) == 0
 local head = { key = head_key, generation = 0, number = 0 }
 if not is_new then
-  local values = redis.call("HMGET", head_key, "generation", "number", "partitions")
+  local values = redis.call("HMGET", head_key, "generation", "number", "partitions", "owner")
   head.generation, head.number = whole(values[1]), whole(values[2])
   if not (head.generation and head.number) then return { "corrupt", "head" } end
   if values[3] ~= partitions then return { "partitions", tonumber(values[3]) or 0 } end
+  -- A repeat, because the answer was lost: what was opened once under this number stays as it is.
+  if head.generation == opening and values[4] == redis.call("CLUSTER", "MYID") then
+    redis.call("HINCRBY", head_key, "touches", 1)
+    return { "done", head.generation, head.number }
+  end
 end
 
 -- An entry that somebody added by hand may stand above the head: later events must pass it.

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
--- Put orders aside that nobody can make sense of: they are not looked at again until later.
+-- Put orders aside that cannot be carried on now, or that nobody can make sense of: they are not looked at
+-- again until later, or never.
 --
 -- KEYS[1] head       hash: the partition's fence
 -- KEYS[2] deadlines  sorted set: orders by the time at which somebody has to look at them
 --
 -- ARGV[1] seen_generation  integer >= 0
 -- ARGV[2] seen_number      integer >= 0
--- ARGV[3] pause_ms         integer, how long they rest
+-- ARGV[3] pause_ms         integer, how long they rest; 0: for ever
 -- ARGV[4] orders           packed list of order ids
 --
 -- Returns one of
@@ -25,6 +26,10 @@ if refusal then return refusal end
 touch(head)
 local until_ms = int(now_ms() + pause_ms)
 for _, order_id in ipairs(orders) do
-  redis.call("ZADD", deadlines_key, "XX", until_ms, order_id)
+  if pause_ms == 0 then
+    redis.call("ZREM", deadlines_key, order_id)
+  else
+    redis.call("ZADD", deadlines_key, "XX", until_ms, order_id)
+  end
 end
 return { "done", head.generation, head.number }

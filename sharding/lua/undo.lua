@@ -7,6 +7,7 @@
 -- KEYS[3] events  stream that the worker drains into the ledger
 -- KEYS[4] records_0  hash: request records, first generation; KEYS[5], KEYS[6] the others
 -- KEYS[7] tombstones_0  hash: tombstones, first generation; KEYS[8], KEYS[9] the others
+-- KEYS[10] users  hash: units that users have of this product, where it has a limit
 --
 -- ARGV[1] seen_generation  integer >= 0
 -- ARGV[2] seen_number      integer >= 0
@@ -38,11 +39,13 @@ if not head then return refusal end
 -- No request id has a space, so this is nobody's record.
 local field = product .. ": " .. undone .. " " .. request_id
 local found
-found, refusal = find_records(head, memory, { field })
+found, refusal = find_records(head, memory, { field, product .. ":" .. request_id })
 if not found then return refusal end
 local stock
 stock, refusal = read_stock(stock_key)
 if not stock then return refusal end
+refusal = wrong_type(KEYS[10], "hash", "users")
+if refusal then return refusal end
 if found[1] then
   touch(head)
   return { "done", head.generation, head.number }
@@ -61,4 +64,6 @@ if refusal then return refusal end
 -- From here on it must succeed.
 write_counts(stock)
 redis.call("HSET", current_tombstones(head, memory), field, "undone")
+local user = string.match(found[2] or "", "^d%d+:(%d+):")
+if user and stock.max_per_user > 0 then give_back(KEYS[10], user, quantity) end
 return { "done", head.generation, head.number }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ledger.batch import HoldKey
+from ledger.batch import EffectKey, HoldKey
 from ledger.database import Database
 from ledger.dead_letters import DeadLetters
 from ledger.failpoints import Failpoints
@@ -23,6 +23,7 @@ from sharding.partitions import Entry
 from tests.ledger.conftest import NewProduct, Stream, fetch, new_metrics, write
 from tests.ledger.streams import FakeStream, chunk_of, fresh_order_ids, fresh_request_ids
 from worker.applier import Applier
+from worker.merge import merge
 
 JOURNAL = (
     "SELECT request_id, kind, type, quantity, order_id, user_id, remark "
@@ -227,6 +228,64 @@ async def test_a_second_hold_of_an_order_is_set_aside_while_its_shard_follows(
         "duplicate_effect reserve of 2 units",
         "duplicate_effect release of 2 units",
     ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts"),
+    [
+        (OrderState.CONFIRMED, OrderState.RELEASED, (96, 0, 4)),
+        (OrderState.EXPIRED, OrderState.CONFIRMED, (100, 0, 0)),
+    ],
+)
+@pytest.mark.parametrize("batches", [1, 2, 4])
+async def test_an_order_that_is_held_anew_after_its_record_and_ends_otherwise_counts_once(
+    new_sale: NewSale,
+    first: OrderState,
+    second: OrderState,
+    counts: tuple[int, int, int],
+    batches: int,
+) -> None:
+    sale = await new_sale()
+    (order_id,) = fresh_order_ids(1)
+    told = [
+        sale.hold(order_id, 4),
+        sale.end(order_id, 4, first),
+        sale.hold(order_id, 4),
+        sale.end(order_id, 4, second),
+    ]
+    size = len(told) // batches
+    for start in range(0, len(told), size):
+        await sale.apply(*told[start : start + size])
+    row = await Products(sale.database).get(sale.product_id)
+    assert (row.available_stock, row.held_stock, row.sold_count) == counts
+    assert await fetch(sale.database, SHARD, sale.product_id, sale.here) == [(96, 0, 4)]
+    assert await sale.holds() == []
+    letters = await DeadLetters(sale.database).list(after=0, limit=100_000)
+    assert [each.reason for each in letters if each.product_id == sale.product_id] == [
+        "duplicate_effect reserve of 4 units",
+        f"duplicate_effect {'confirm' if second.is_sold else 'release'} of 4 units",
+    ]
+
+
+async def test_the_journal_is_asked_for_both_ends_of_a_hold(
+    new_sale: NewSale, journal: Journal
+) -> None:
+    sale = await new_sale()
+    sold, given_back, other = fresh_order_ids(3)
+    await sale.apply(sale.hold(sold, 1), sale.hold(given_back, 1), sale.hold(other, 6))
+    await sale.apply(
+        sale.end(sold, 1, OrderState.CONFIRMED), sale.end(given_back, 1, OrderState.EXPIRED)
+    )
+    start = sale.events.position
+    entries = [
+        sale.end(order_id, 1, why)()
+        for order_id in (sold, given_back, other)
+        for why in (OrderState.RELEASED, OrderState.RETAKEN)
+    ]
+    assert await journal.existing(merge([chunk_of(sale.here, start, entries)])) == {
+        EffectKey(sale.product_id, sale.line(sold), "confirm"),
+        EffectKey(sale.product_id, sale.line(given_back), "release"),
+    }
 
 
 async def test_a_thousand_holds_of_a_batch_are_written_and_ended(new_sale: NewSale) -> None:

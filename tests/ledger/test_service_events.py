@@ -23,7 +23,7 @@ from ledger.settings import MysqlUrl
 from sharding.events import Kind
 from sharding.orders import OrderState
 from sharding.partitions import Entry
-from tests.ledger.conftest import create_database, new_metrics, write
+from tests.ledger.conftest import create_database, fetch, new_metrics, write
 from tests.ledger.streams import FakeStream, chunk_of, fresh_request_ids
 from worker.applier import Applier
 
@@ -92,7 +92,7 @@ def told(events: Sequence[ServiceEvent]) -> list[tuple[ServiceEventKind, int, in
 async def test_a_product_is_told_to_be_low_sold_out_and_back_when_it_crosses(
     shop: Shop, feed: EventsFeed
 ) -> None:
-    assert (await feed.last(), await feed.after(0, limit=10)) == (0, [])
+    assert (await feed.last(), await feed.oldest(), await feed.after(0, limit=10)) == (0, 0, [])
     await shop.apply(sell(PRODUCT, 40))
     assert await feed.last() == 0
     await shop.apply(sell(PRODUCT, 1))
@@ -172,6 +172,28 @@ async def test_a_reader_gets_what_it_asked_for_from_its_cursor_on(
     assert told(only) == [(SOLD_OUT, OTHER, 0)]
 
 
+async def test_a_reader_looks_no_further_than_it_asked_to(
+    database: Database, feed: EventsFeed
+) -> None:
+    async def run(transaction: Transaction) -> None:
+        await publish(transaction, [Notice(BACK, PRODUCT)] * 6 + [Notice(SOLD_OUT, PRODUCT)])
+
+    await database.transaction(run)
+    for kinds in ((), (BACK, SOLD_OUT)):
+        found = await feed.after(2, until=5, kinds=kinds, limit=10)
+        assert [event.id for event in found] == [3, 4, 5]
+        assert len(await feed.after(2, until=5, kinds=kinds, limit=2)) == 2
+    assert await feed.after(2, until=6, kinds=[SOLD_OUT], limit=10) == []
+    assert len(await feed.after(6, until=7, kinds=[SOLD_OUT], product_ids=[PRODUCT], limit=10)) == 1
+
+
+async def test_a_look_for_rare_events_reads_a_range_of_ids(database: Database) -> None:
+    sql = events_feed._after(1, 1)
+    (plan,) = await fetch(database, f"EXPLAIN {sql}", 5, 9, SOLD_OUT.value, PRODUCT, 10)
+    assert "PRIMARY" in plan
+    assert "filesort" not in str(plan)
+
+
 async def test_ids_appear_in_the_order_in_which_they_were_given_out(
     database: Database, feed: EventsFeed
 ) -> None:
@@ -236,9 +258,12 @@ async def test_old_events_are_forgotten_in_bounded_pieces_and_readers_go_on(
     await database.transaction(run)
     assert await feed.prune(older_than_s=3_600) == 20
     assert [event.id for event in await feed.after(3, limit=100)] == list(range(21, 27))
+    assert await feed.oldest() == 21
     assert await feed.prune(older_than_s=3_600) == 5
     assert told(await feed.after(0, limit=100)) == [(SOLD_OUT, PRODUCT, 0)]
-    assert await feed.last() == 26
+    assert (await feed.oldest(), await feed.last()) == (26, 26)
+    await write(database, "DELETE FROM service_event")
+    assert (await feed.oldest(), await feed.last()) == (0, 26)
 
 
 async def test_the_time_of_an_order_is_the_live_stocks(database: Database) -> None:

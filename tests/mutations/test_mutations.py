@@ -148,13 +148,13 @@ MUTATIONS = {
     ),
     "the end of a release that broke off": Mutation(
         "ordering.py",
-        "known = await self._finder.bar(want.order_id)",
+        "known = await self._finder.bar(want.order_id, product_id)",
         "pass",
         "test_order_races.py::test_who_is_told_of_a_release_that_broke_off_completes_it",
     ),
     "the look elsewhere for an order that was released here": Mutation(
         "reserving.py",
-        "known = await self._finder.bar(wanted.order_id)",
+        "known = await self._finder.bar(wanted.order_id, wanted.lines[0].product_id)",
         "known = None",
         "test_order_races.py::test_an_order_is_found_though_its_former_home_was_told_of_a_release",
     ),
@@ -173,8 +173,8 @@ MUTATIONS = {
     ),
     "the count of held units": Mutation(
         "lua/include/serve.lua",
-        "stock.held = stock.held + quantity",
-        "",
+        "stock.held, stock.sold = stock.held + held, stock.sold + sold",
+        "stock.sold = stock.sold + sold",
         "test_orders.py::test_a_hold_is_confirmed_once",
     ),
     "the shards that a resolution has not come to": Mutation(

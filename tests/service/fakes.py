@@ -10,7 +10,7 @@ from ledger.errors import (
     LedgerUnavailableError,
     UnknownProductError,
 )
-from ledger.events_feed import ServiceEvent
+from ledger.events_feed import ID_MAX, ServiceEvent
 from ledger.holds import HoldRow
 from ledger.layouts import Aim, Cause, ChangeState
 from ledger.products import Adjustment, JournalKind, ProductRow, ProductSettings
@@ -379,7 +379,16 @@ class FakeFeed:
 
     events: list[ServiceEvent] = field(default_factory=list)
     away: bool = False
+    ids_max: int = ID_MAX
+    """A look for some kinds or products that goes through more ids is too slow to be answered."""
     asked: int = 0
+    pruned: int = 0
+    """Id of the last event that is not kept any more."""
+
+    def prune(self, last_id: int) -> None:
+        """Forget the events up to one."""
+        self.pruned = last_id
+        self.events = [event for event in self.events if event.id > last_id]
 
     def happen(self, kind: ServiceEventKind, **fields: int) -> None:
         values = {"product_id": 0, "order_id": 0, "user_id": 0, "available": 0, "at_ms": 7}
@@ -390,26 +399,34 @@ class FakeFeed:
         self._fail()
         return self._last()
 
+    async def oldest(self) -> int:
+        self.asked += 1
+        self._fail()
+        return self.events[0].id if self.events else 0
+
     async def after(
         self,
         cursor: int,
         *,
+        until: int = ID_MAX,
         kinds: Collection[ServiceEventKind] = (),
         product_ids: Collection[int] = (),
         limit: int,
     ) -> Sequence[ServiceEvent]:
         self.asked += 1
         self._fail()
+        if (kinds or product_ids) and min(until, self._last()) - cursor > self.ids_max:
+            raise LedgerUnavailableError("too slow")
         return [
             event
             for event in self.events
-            if event.id > cursor
+            if cursor < event.id <= until
             and (not kinds or event.kind in kinds)
             and (not product_ids or event.product_id in product_ids)
         ][:limit]
 
     def _last(self) -> int:
-        return self.events[-1].id if self.events else 0
+        return self.events[-1].id if self.events else self.pruned
 
     def _fail(self) -> None:
         if self.away:

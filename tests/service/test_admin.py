@@ -62,8 +62,9 @@ async def test_a_product_is_written_and_read(admin: Any) -> None:
 
 
 async def test_a_limit_per_user_is_written(admin: Any) -> None:
-    written = await admin.PutProduct(PutProductRequest(product_id=8, max_per_user=2))
-    assert written.product.max_per_user == 2
+    for limit in (2, 10**9):
+        written = await admin.PutProduct(PutProductRequest(product_id=8, max_per_user=limit))
+        assert written.product.max_per_user == limit
 
 
 async def test_a_limit_per_user_that_fixes_the_shards_is_said(service: Service) -> None:
@@ -95,6 +96,7 @@ async def test_a_buffer_of_nothing_is_meant(admin: Any) -> None:
         ({"shards": 96}, "INVALID_SHARDS"),
         ({"low_stock": -1}, "INVALID_LOW_STOCK"),
         ({"max_per_user": -1}, "INVALID_MAX_PER_USER"),
+        ({"max_per_user": 10**9 + 1}, "INVALID_MAX_PER_USER"),
     ],
 )
 async def test_a_product_out_of_bounds_is_not_written(

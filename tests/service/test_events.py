@@ -38,6 +38,16 @@ async def read(call: Any, count: int) -> list[Any]:
     return found
 
 
+async def end_of(call: Any) -> grpc.aio.AioRpcError:
+    """The error that a watch ends with, after whatever it told before."""
+
+    async def to_the_end() -> None:
+        while await call.read() is not grpc.aio.EOF:
+            pass
+
+    return await failure_of(to_the_end())
+
+
 async def test_a_watch_begins_with_the_present_cursor_and_tells_what_follows(
     service: Service,
 ) -> None:
@@ -85,6 +95,29 @@ async def test_only_what_is_wanted_is_told_and_the_cursor_passes_the_rest(
     call.cancel()
     assert (event.cursor, event.product_id) == ("2", 1)
     assert (later.cursor, later.kind) == ("4", inventory_pb2.EVENT_KIND_UNSPECIFIED)
+
+
+async def test_a_watch_of_rare_events_goes_through_bounded_ranges_and_arrives(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "IDS_AT_ONCE", 10)
+    monkeypatch.setattr(events, "HEARTBEAT_S", 0.0)
+    service.feed.ids_max = 10
+    expire(service, *range(1, 47))
+    service.feed.happen(ServiceEventKind.SOLD_OUT, product_id=2)
+    expire(service, *range(48, 101))
+    call = watch(service, cursor="1", product_ids=[2])
+    told = [await call.read()]
+    while told[-1].cursor != "100":
+        told.append(await call.read())
+    service.feed.happen(ServiceEventKind.SOLD_OUT, product_id=2)
+    (later,) = await read(call, 1)
+    call.cancel()
+    assert [message.cursor for message in told if message.kind] == ["47"]
+    passed = [int(message.cursor) for message in told]
+    assert passed == sorted(passed)
+    assert {11, 21, 31, 41, 51} <= set(passed)
+    assert later.cursor == "101"
 
 
 async def test_a_quiet_watch_is_told_its_cursor_now_and_then(
@@ -161,6 +194,85 @@ async def test_a_watch_waits_for_a_ledger_that_is_away(service: Service, cursor:
     service.feed.away = False
     assert [event.order_id for event in await read(call, 1)] == [5]
     call.cancel()
+
+
+@pytest.mark.parametrize(("cursor", "kept"), [("1", True), ("3", False), ("4", False)])
+async def test_a_cursor_whose_next_events_are_gone_is_too_old(
+    service: Service, cursor: str, *, kept: bool
+) -> None:
+    expire(service, *range(1, 7))
+    service.feed.prune(5 if kept else 6)
+    error = await end_of(watch(service, cursor=cursor))
+    assert error.code() is StatusCode.OUT_OF_RANGE
+    assert details_of(error).info.reason == "CURSOR_TOO_OLD"
+
+
+@pytest.mark.parametrize("cursor", ["0", "4", "5"])
+async def test_what_is_kept_is_told_from_the_oldest_on(
+    service: Service, monkeypatch: pytest.MonkeyPatch, cursor: str
+) -> None:
+    monkeypatch.setattr(events, "IDS_AT_ONCE", 2)
+    expire(service, *range(1, 7))
+    service.feed.prune(4)
+    call = watch(service, cursor=cursor)
+    told = [5, 6] if cursor != "5" else [6]
+    assert [event.order_id for event in await read(call, len(told))] == told
+    call.cancel()
+
+
+@pytest.mark.parametrize("cursor", ["0", "6"])
+async def test_a_cursor_at_the_end_misses_nothing_though_nothing_is_kept(
+    service: Service, monkeypatch: pytest.MonkeyPatch, cursor: str
+) -> None:
+    monkeypatch.setattr(events, "IDS_AT_ONCE", 2)
+    expire(service, *range(1, 7))
+    service.feed.prune(6)
+    call = watch(service, cursor=cursor)
+    await call.read()
+    expire(service, 7)
+    assert [event.order_id for event in await read(call, 1)] == [7]
+    call.cancel()
+
+
+async def test_a_watch_that_falls_behind_what_is_kept_is_told(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expire(service, 1, 2)
+    call = watch(service, cursor="1")
+    await read(call, 1)
+    service.feed.away = True
+    monkeypatch.setattr(events, "STALE_S", 0.02)
+    await asyncio.sleep(0.1)
+    expire(service, *range(3, 9))
+    service.feed.prune(6)
+    service.feed.away = False
+    error = await end_of(call)
+    assert (error.code(), details_of(error).info.reason) == (
+        StatusCode.OUT_OF_RANGE,
+        "CURSOR_TOO_OLD",
+    )
+
+
+async def test_a_cursor_that_no_event_has_reached_is_ahead(service: Service) -> None:
+    expire(service, 1, 2)
+    error = await failure_of(watch(service, cursor="3").read())
+    assert error.code() is StatusCode.OUT_OF_RANGE
+    assert details_of(error).info.reason == "CURSOR_AHEAD"
+
+
+async def test_a_cursor_that_another_process_has_given_out_is_not_ahead(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = watch(service)
+    await first.read()
+    monkeypatch.setattr(events, "POLL_S", 60)
+    asked = service.feed.asked
+    await until(lambda: service.feed.asked > asked)
+    expire(service, 1, 2)
+    second = watch(service, cursor="2")
+    assert (await second.read()).cursor == "2"
+    for call in (first, second):
+        call.cancel()
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "1.5", " 1", "²", "9" * 19, "1" * 20])

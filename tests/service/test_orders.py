@@ -276,6 +276,21 @@ async def test_an_order_that_is_undecided_is_shown_all_the_same(service: Service
     assert order.state == inventory_pb2.ORDER_STATE_PENDING
 
 
+@pytest.mark.parametrize("state", [OrderState.PENDING, OrderState.RETAKING])
+async def test_an_order_that_is_undecided_is_said_to_be(
+    service: Service, state: OrderState
+) -> None:
+    order = HELD_ORDER._replace(state=state)
+    answer = OrderAnswer(Outcome.UNAVAILABLE, order, reason=Reason.ORDER_PENDING)
+    service.orders.answers = [answer]
+    error = await failure_of(call(service, "Release", CALLS["Release"]))
+    assert (error.code(), details_of(error).info.reason) == (
+        StatusCode.UNAVAILABLE,
+        "ORDER_PENDING",
+    )
+    assert error.details() == "the order is being decided just now"
+
+
 async def test_an_order_that_nobody_knows_is_not_found(service: Service) -> None:
     error = await failure_of(call(service, "GetOrder", GetOrderRequest(order_id=5)))
     assert error.code() is StatusCode.NOT_FOUND

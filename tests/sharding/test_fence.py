@@ -80,8 +80,16 @@ async def test_opening_again_raises_the_generation_and_goes_on_counting(
 ) -> None:
     entry = await newest(partitions, opened)
     checkpoint = Checkpoint(entry.id, anchor(entry.fields))
-    again = await partitions.open(opened, [checkpoint], opening=1)
+    again = await partitions.open(opened, [checkpoint], opening=2)
     assert (again.generation, again.number) == (2, 2)
+
+
+async def test_one_opening_whose_answer_was_lost_is_repeated_without_another_generation(
+    partitions: Partitions, opened: int
+) -> None:
+    before = await partitions.head(opened)
+    again = await partitions.open(opened, [NOTHING_APPLIED], opening=1)
+    assert (again, await partitions.head(opened)) == (before, before)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +131,7 @@ async def test_an_entry_that_a_promoted_node_lacks_is_not_replicated(
 
 async def test_a_head_behind_the_ledger_is_not_opened(partitions: Partitions, opened: int) -> None:
     with pytest.raises(NotOpenableError, match="behind"):
-        await partitions.open(opened, [Checkpoint(EventId(1, 9), "whatever")], opening=1)
+        await partitions.open(opened, [Checkpoint(EventId(1, 9), "whatever")], opening=2)
 
 
 async def test_another_entry_in_the_place_of_the_ledgers_last_one_is_not_opened(
@@ -131,7 +139,7 @@ async def test_another_entry_in_the_place_of_the_ledgers_last_one_is_not_opened(
 ) -> None:
     entry = await newest(partitions, opened)
     with pytest.raises(NotOpenableError, match="last event"):
-        await partitions.open(opened, [Checkpoint(entry.id, anchor((b"other",)))], opening=1)
+        await partitions.open(opened, [Checkpoint(entry.id, anchor((b"other",)))], opening=2)
 
 
 async def test_an_entry_above_the_head_shuts_the_partition_until_it_is_opened_above_it(
@@ -141,7 +149,7 @@ async def test_an_entry_above_the_head_shuts_the_partition_until_it_is_opened_ab
     stream = keys.events(impatient.tags[opened], 0)
     await impatient.command(opened, "XADD", stream, "77-5", "junk", "1", lane=LaneKind.WRITE)
     assert (await partitions.head(opened)).reason == "EVENTS_AHEAD"
-    again = await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))], opening=1)
+    again = await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))], opening=2)
     assert again.generation == 78
     assert (await partitions.head(opened)).is_open
 
@@ -181,9 +189,10 @@ async def test_a_partition_that_lost_its_latest_opening_is_not_open_and_opens_ab
 
 
 async def test_trimming_keeps_the_entry_at_the_bound(partitions: Partitions, opened: int) -> None:
-    for _ in range(3):
+    for opening in (2, 3, 4):
         entry = await newest(partitions, opened)
-        await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))], opening=1)
+        checkpoint = Checkpoint(entry.id, anchor(entry.fields))
+        await partitions.open(opened, [checkpoint], opening=opening)
     bound = await newest(partitions, opened)
     assert await partitions.trim(opened, ledger=0, below=bound.id) == 3
     assert await entries_of(partitions, opened) == [bound]

@@ -6,19 +6,21 @@ from itertools import count
 
 import pytest
 
+from deploy.local.stack import LocalStack
 from sharding import keys, ordering
 from sharding.cluster import Cluster, LaneKind
-from sharding.coordinator import LineEnd, Want
+from sharding.coordinator import DueOrder, DueOrders, LineEnd, Want, Wish
 from sharding.errors import StockUnavailableError
 from sharding.events import Status
 from sharding.ordering import Orders
 from sharding.orders import Line, canonical, request_id_of
-from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.outcomes import Answer, Deduction, Outcome, Reason, Resolution, Resolved
+from sharding.partitions import Partitions
 from sharding.placement import Layout, base_partition
 from sharding.plans import LoadPlan
 from sharding.reserving import Wanted
 from sharding.stock import Stock
-from tests.sharding.conftest import LoadProduct
+from tests.sharding.conftest import LoadProduct, events_of, settings_for
 
 PARTITIONS = 48
 TTL_S = 600.0
@@ -88,18 +90,17 @@ async def test_a_keeper_who_saw_an_order_undecided_does_not_undo_its_decision(
     assert [await held(stock, line.product_id) for line in lines] == [(4, 0, 1), (4, 0, 1)]
 
 
-async def test_an_order_of_a_product_that_was_never_loaded_leaves_nothing_to_look_after(
-    orders: Orders, keeper: Orders, stock: Stock, load: LoadProduct, order_id: int
+async def test_an_order_of_a_product_that_was_never_loaded_does_not_use_up_its_id(
+    orders: Orders, stock: Stock, load: LoadProduct, order_id: int
 ) -> None:
     product = await load(5)
     lines = [Line(product, 1), Line(10**15, 1)]
-    refused = await orders.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S)
-    again = await orders.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S)
-    assert refused.outcome is Outcome.UNKNOWN_PRODUCT
-    assert again.outcome is Outcome.RELEASED
-    assert again.order is not None
-    assert not again.order.is_open
+    for _ in range(2):
+        refused = await orders.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S)
+        assert refused.outcome is Outcome.UNKNOWN_PRODUCT
     assert await held(stock, product) == (5, 0, 0)
+    correct = await orders.reserve(order_id, user_id=0, lines=lines[:1], ttl_s=TTL_S)
+    assert correct.outcome is Outcome.HELD
 
 
 async def test_lines_that_cannot_be_told_keep_no_later_orders_waiting(
@@ -278,7 +279,7 @@ async def test_a_decision_that_was_told_late_does_not_close_what_came_after_it(
     (place,) = await orders._finder.likely(order_id, 0)
     retaken = await orders.confirm(order_id)
     assert retaken.outcome is Outcome.RETAKEN
-    late = Want(order_id, "D", lines="E")
+    late = Want(order_id, Wish.CLOSE, lines="E")
     assert not (await keeper._coordinator.decide(*place, late)).has_changed
     assert [await held(stock, each) for each in products] == [(4, 0, 1), (4, 0, 1)]
 
@@ -297,3 +298,131 @@ async def _spoil(cluster: Cluster, product: int, field: str, junk: str) -> None:
     assert isinstance(current, bytes)
     key = keys.records(tag, int(current) % keys.RECORD_GENERATIONS)
     await cluster.command(partition, "HSET", key, field, junk, lane=LaneKind.WRITE)
+
+
+async def test_what_became_of_a_lost_decision_is_never_worded_as_nothing(
+    orders: Orders, load: LoadProduct, order_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = await load(5)
+    await orders.reserve(order_id, user_id=0, lines=[Line(product, 1)], ttl_s=TTL_S)
+
+    async def lost(*_: object) -> None:
+        raise StockUnavailableError(Reason.OUTCOME_UNKNOWN, "lost")
+
+    async def away(*_: object) -> None:
+        raise StockUnavailableError(Reason.SHARDS_UNREACHABLE, "away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(orders._coordinator, "decide", lost)
+        broken.setattr(orders._finder, "find", away)
+        for call in (orders.confirm, orders.release):
+            answer = await call(order_id)
+            assert (answer.outcome, answer.reason) == (
+                Outcome.UNAVAILABLE,
+                Reason.OUTCOME_UNKNOWN,
+            )
+    assert (await orders.confirm(order_id)).outcome is Outcome.CONFIRMED
+
+
+async def test_a_product_of_neither_order_chooses_none(
+    orders: Orders, keeper: Orders, load: LoadProduct, order_id: int
+) -> None:
+    for product in (await load(5), await load(5)):
+        await orders.reserve(order_id, user_id=0, lines=[Line(product, 1)], ttl_s=TTL_S)
+    answer = await keeper.confirm(order_id, product_id=await load(1))
+    assert (answer.outcome, answer.reason) == (Outcome.REQUEST_MISMATCH, Reason.ORDER_AMBIGUOUS)
+
+
+async def test_an_order_that_was_given_up_was_never_held(
+    orders: Orders, load: LoadProduct, order_id: int
+) -> None:
+    lines = canonical([Line(await load(5), 1), Line(await load(5), 1)])
+    wanted = Wanted(order_id, user_id=0, lines=lines, ttl_ms=60_000, sells=False, attempt=1)
+    await orders._reserving._take_first(wanted)
+    released = await orders.release(order_id)
+    assert released.outcome is Outcome.RELEASED
+    assert released.order is not None
+    assert released.order.deadline_ms == released.order.created_ms
+
+
+async def test_a_line_is_not_called_settled_while_its_late_copy_could_be_held(
+    services: LocalStack, orders: Orders, stock: Stock, load: LoadProduct, order_id: int
+) -> None:
+    """There is no room for the tombstone that would keep the copy out."""
+    products = sorted([await load(5), await load(5)])
+    lines = canonical([Line(each, 1) for each in products])
+    wanted = Wanted(order_id, user_id=0, lines=lines, ttl_ms=60_000, sells=False, attempt=1)
+    first = await orders._reserving._take_first(wanted)
+    settings = settings_for(services, tombstone_cap=1_000)
+    cramped = await Cluster.connect(settings, stock.metrics)
+    try:
+        await _fill_tombstones(cramped, products[1], 1_000)
+        elsewhere = Stock(cramped, stock.metrics)
+        keeper = Orders(elsewhere, cramped, grace_s=0)
+        released = await keeper.release(order_id)
+        assert released.outcome is Outcome.RELEASED
+        due = DueOrder(str(order_id), 0, released.order)
+        found = await keeper.look_after(first.shard, DueOrders(1, (due,)))
+        assert found == {ordering.UNFINISHED: 1}
+        await keeper.drain()
+        await elsewhere.drain()
+    finally:
+        await cramped.close()
+    assert await held(stock, products[0]) == (5, 0, 0)
+
+
+async def test_the_units_of_a_users_second_effect_do_not_count_against_the_limit(
+    stock: Stock, partitions: Partitions
+) -> None:
+    product = next(_limited)
+    await stock.load(LoadPlan(product, 1, Layout(1, 1), (9,), 0, 0, max_per_user=2))
+    assert (await _take(stock, product, "twice", user=7)).outcome is Outcome.DEDUCTED
+    assert (await _take(stock, product, "more", user=7)).outcome is Outcome.USER_LIMIT
+    (event,) = [each for each in await events_of(partitions, product) if each.sales]
+    assert await stock.undo(
+        product,
+        epoch=1,
+        partition=base_partition(product, PARTITIONS),
+        request_id="twice",
+        quantity=2,
+        undone=event.id,
+    )
+    assert (await _take(stock, product, "again", user=7)).outcome is Outcome.DEDUCTED
+
+
+async def test_a_request_of_a_limited_product_is_resolved_after_its_shards_have_changed(
+    stock: Stock,
+) -> None:
+    product = next(_limited)
+    await stock.load(LoadPlan(product, 1, Layout(1, 6), (2,) * 6, 0, 0, max_per_user=2))
+    assert (await _take(stock, product, "sold", user=7)).outcome is Outcome.DEDUCTED
+    await stock.close(product, 1)
+    again = LoadPlan(product, 2, Layout(2, 4), (2,) * 4, 0, 2, former_shards=(6,), max_per_user=2)
+    await stock.load(again)
+    assert await stock.resolve(product, "sold") == Resolved(Resolution.DEDUCTED, 2)
+
+
+async def test_users_who_were_refused_leave_nothing_behind(stock: Stock, cluster: Cluster) -> None:
+    product = next(_limited)
+    await stock.load(LoadPlan(product, 1, Layout(1, 1), (2,), 0, 0, max_per_user=2))
+    requests = [Deduction(f"r{user}", product, 2, user) for user in range(1, 20)]
+    answers = await stock.deduct(requests)
+    partition = base_partition(product, PARTITIONS)
+    users = keys.users(cluster.tags[partition], product)
+    known = await cluster.command(partition, "HLEN", users, lane=LaneKind.READ)
+    assert [answer.outcome for answer in answers].count(Outcome.DEDUCTED) == 1
+    assert known == 2  # the buyer and the sentinel
+
+
+async def _take(stock: Stock, product: int, name: str, *, user: int) -> Answer:
+    (answer,) = await stock.deduct([Deduction(name, product, 2, user)])
+    return answer
+
+
+async def _fill_tombstones(cluster: Cluster, product: int, number: int) -> None:
+    partition = base_partition(product, PARTITIONS)
+    tag = cluster.tags[partition]
+    for generation in range(keys.RECORD_GENERATIONS):
+        fields = [part for i in range(number) for part in (f"filled {product} {i}", "n")]
+        key = keys.tombstones(tag, generation)
+        await cluster.command(partition, "HSET", key, *fields, lane=LaneKind.WRITE)

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from sharding.cluster import Cluster
-from sharding.coordinator import BARRED, Coordinator, LineEnd, Want
+from sharding.coordinator import BARRED, Coordinator, LineEnd, Want, Wish
 from sharding.events import Kind, Status
 from sharding.ordering import Orders
 from sharding.orders import Line, Order, OrderState, request_id_of
@@ -99,13 +99,13 @@ async def test_a_word_of_delivery_that_was_held_up_says_nothing_of_a_later_state
     partition = await home_of(stock, product)
     await held(orders, order_id, Line(product, 1), Line(other, 1), ttl_s=0.05)
     await until_expired(orders, order_id)
-    for what in ("T", "K"):
+    for what in (Wish.RETAKE, Wish.SELL_RETAKEN):
         lines = f"{product}:1:{partition},{other}:1:{partition}"
-        decided = await coordinator.decide(partition, product, Want(order_id, what, 0, lines))
+        decided = await coordinator.decide_known(partition, product, Want(order_id, what, 0, lines))
         assert decided.has_changed
     for state, is_open in (("E", True), ("K", False)):
-        word = Want(order_id, "D", lines=state)
-        decided = await coordinator.decide(partition, product, word)
+        word = Want(order_id, Wish.CLOSE, lines=state)
+        decided = await coordinator.decide_known(partition, product, word)
         assert decided.order is not None
         assert decided.order.is_open is is_open
 

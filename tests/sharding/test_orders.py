@@ -287,8 +287,8 @@ async def test_an_order_that_broke_off_is_given_up_and_its_late_lines_take_nothi
         attempt=1,
     )
     first = await orders._reserving._take_first(wanted)
-    second = reserving._further_request(wanted, wanted.lines[1])
-    third = reserving._further_request(wanted, wanted.lines[2])
+    second = reserving._further(wanted, wanted.lines[1])
+    third = reserving._further(wanted, wanted.lines[2])
     assert first.outcome is Outcome.HELD
     assert (await stock.deduct([second]))[0].outcome is Outcome.HELD
     assert (await orders.get(wanted.order_id)).reason is Reason.ORDER_PENDING
@@ -402,7 +402,7 @@ async def test_a_line_that_was_refused_is_not_held_by_whoever_goes_on_with_the_o
     refused = await orders.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S)
     assert refused.outcome is Outcome.INSUFFICIENT_STOCK
     await stock.restock(products[1], request_id="more", quantity=5, reason="")
-    (late,) = await stock.deduct([reserving._further_request(wanted, wanted.lines[1])])
+    (late,) = await stock.deduct([reserving._further(wanted, wanted.lines[1])])
     again = await orders.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S)
     assert late.outcome is Outcome.INSUFFICIENT_STOCK
     assert (again.outcome, again.replayed) == (Outcome.INSUFFICIENT_STOCK, True)

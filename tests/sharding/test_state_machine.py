@@ -512,6 +512,8 @@ class StockMachine(OrderRules):
     ) -> None:
         replies = self.model.deduct_all(asked, answers)
         for request, reply, answer, bad in zip(asked, replies, answers, spoiled, strict=True):
+            if bad and reply == INSUFFICIENT and _was_refused_as_another(request, asked, answers):
+                continue
             _check(reply, answer, spoiled=bad)
             if answer.outcome is Outcome.DEDUCTED:
                 as_first = answer._replace(replayed=False, shard=0)
@@ -689,6 +691,23 @@ def _check(reply: Reply, answer: Answer, *, spoiled: bool) -> None:
         return
     assert (answer.outcome, answer.reason) == (reply.outcome, reply.reason)
     assert answer.replayed == reply.replayed or (spoiled and answer.replayed)
+
+
+def _was_refused_as_another(
+    request: Deduction, asked: Sequence[Deduction], answers: Sequence[Answer]
+) -> bool:
+    """Whether the id was refused for good, because a try was lost, as one of other content first."""
+    content = (request.quantity, request.user_id)
+    mismatch = Answer(Outcome.REQUEST_MISMATCH)
+    given = [
+        ((other.quantity, other.user_id), answer)
+        for other, answer in zip(asked, answers, strict=True)
+        if other.request_id == request.request_id
+    ]
+    was_refused = any(
+        other != content and answer.outcome is Outcome.INSUFFICIENT_STOCK for other, answer in given
+    )
+    return was_refused and (content, mismatch) in given
 
 
 def _with_one_torn_id(batch: Sequence[Deduction]) -> list[Deduction]:

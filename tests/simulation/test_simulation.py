@@ -66,7 +66,7 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
     [
         (r"if value then found\[position\] = value end", "", "I4|I8"),
         (r'if is_new then redis\.call\("HSET", stock_key, "in:".*', "", "I1"),
-        (r"stock\.sold = stock\.sold \+ quantity", "", "I1"),
+        (r"stock\.held \+ held, stock\.sold \+ sold", "stock.held + held, stock.sold", "I1"),
         (r" or stock\.layout ~= tonumber\(call\.layout\)", "", "I4.* after .* were"),
         (r" or stock\.layout > layout", "", "nothing going wrong|not done|I4"),
         (r" or info\.next_layout ~= prepared", "", "I4|nothing going wrong|not done"),
@@ -77,8 +77,8 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
         (r'line\.letter == "h" and not ended', "not ended", "I6"),
         (r"if #tombstones > 0 then", "if false then", "I6.* released"),
         (r"changes\.users\[line\.user\] = .*", "", "nothing going wrong|user . has"),
-        (r"stock\.held = stock\.held \+ quantity", "", "I1"),
-        (r'order\.state == "H" and now > order\.deadline_ms', "false", "I6"),
+        (r"stock\.held \+ held, stock\.sold \+ sold", "stock.held, stock.sold + sold", "I1"),
+        (r'order\.state == "H" and now > order\.deadline_ms', "false", "stay due"),
     ],
     ids=[
         "records",

@@ -45,6 +45,8 @@ class Orders:
     requests: list[Any] = field(default_factory=list)
     events: list[inventory_pb2.WatchEventsResponse] = field(default_factory=list)
     watches: list[inventory_pb2.WatchEventsRequest] = field(default_factory=list)
+    pruned: int = 0
+    """Cursor of the last event that is not kept any more; 0: all are."""
 
     def reserve(self, request: Any, *, sells: bool) -> tuple[str, bool, Sequence[Any]]:
         """Outcome, whether it is a replay, short lines."""
@@ -206,8 +208,12 @@ class OrderCalls:
         watched.CopyFrom(request)
         self._book.watches.append(watched)
         begin = int(request.cursor or len(self._book.events))
+        if begin > len(self._book.events):
+            self._refuse(context, grpc.StatusCode.OUT_OF_RANGE, "CURSOR_AHEAD")
+        if 0 < begin < self._book.pruned:
+            self._refuse(context, grpc.StatusCode.OUT_OF_RANGE, "CURSOR_TOO_OLD")
         yield inventory_pb2.WatchEventsResponse(cursor=str(begin))
-        for event in self._book.events[begin:]:
+        for event in self._book.events[max(begin, self._book.pruned) :]:
             if not request.kinds or event.kind in request.kinds:
                 yield event
 

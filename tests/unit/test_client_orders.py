@@ -7,6 +7,7 @@ import pytest
 
 from inventory.client import (
     AsyncInventoryClient,
+    CursorOutOfRange,
     EventKind,
     InvalidRequest,
     InventoryClient,
@@ -283,6 +284,16 @@ async def test_a_watch_without_a_cursor_misses_nothing_after_its_first_stream(cl
     assert event.order_id == 6
 
 
+@pytest.mark.parametrize(("cursor", "reason"), [("1", "CURSOR_TOO_OLD"), ("4", "CURSOR_AHEAD")])
+async def test_a_watch_from_a_cursor_that_is_not_kept_ends(client, inventory, cursor, reason):
+    happened(inventory, 5, 6, 7)
+    inventory.orders.pruned = 2
+    with pytest.raises(CursorOutOfRange) as caught:
+        await anext(client.watch_events(cursor=cursor))
+    assert (caught.value.code, caught.value.reason) == ("OUT_OF_RANGE", reason)
+    assert len(inventory.orders.watches) == 1
+
+
 async def test_a_watch_names_the_kinds_and_products_that_it_wants(client, inventory):
     happened(inventory, 5)
     inventory.orders.happen(inventory_pb2.EVENT_KIND_SOLD_OUT, product_id=1)
@@ -313,3 +324,5 @@ def test_the_client_for_threads_has_the_same_orders(target, inventory):
         watch = client.watch_events(cursor="0")
         assert [next(watch).order_id, next(watch).order_id] == [5, 6]
         watch.close()
+        with pytest.raises(CursorOutOfRange):
+            next(client.watch_events(cursor="3"))

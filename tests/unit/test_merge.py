@@ -374,6 +374,35 @@ def test_second_holds_and_second_ends_are_set_aside_while_their_shard_follows() 
     assert (shard.available, shard.held, shard.counts) == (10, 0, (10, 0, 0, 10))
 
 
+@pytest.mark.parametrize("first", ["confirm", "release"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_end_of_a_hold_that_ended_the_other_way_before_is_set_aside_while_its_shard_follows(
+    first: str, is_known: bool
+) -> None:
+    """`is_known`: the journal has the first end; else both are in the batch."""
+    ways = {"confirm": OrderState.CONFIRMED, "release": OrderState.EXPIRED}
+    (second,) = ways.keys() - {first}
+    stream, line = FakeStream(0), [("order 5 5", 4)]
+    begin = [stream.load(11, 10), stream.hold(11, line), stream.end(11, line, ways[first])]
+    again = [stream.hold(11, line), stream.end(11, line, ways[second])]
+    if is_known:
+        taken = {EffectKey(11, "order 5 5", kind) for kind in ("reserve", first)}
+        batch = merge([chunk_of(0, begin[-1].id, again)], taken)
+        assert batch.products == {}
+    else:
+        batch = merge([chunk_of(0, BEFORE_ALL, begin + again)], set())
+        sold = 4 if first == "confirm" else 0
+        change = batch.products[11]
+        assert (change.available, change.held, change.sold) == (-sold, 0, sold)
+    assert [(letter.request_id, letter.reason) for letter in batch.letters] == [
+        ("order 5 5", "duplicate_effect reserve of 4 units"),
+        ("order 5 5", f"duplicate_effect {second} of 4 units"),
+    ]
+    shard = batch.shards[ShardKey(11, 0)]
+    assert shard.counts == tuple(stream.counts[11].values())
+    assert shard.held == 0
+
+
 def test_a_second_sale_to_an_order_is_set_aside_and_not_undone() -> None:
     stream = FakeStream(0)
     entries = [stream.load(11, 10), stream.deduct(11, [("order 5 5", 3)])]

@@ -1,12 +1,16 @@
 """The sweep of orders: partitions that fail, and the real thing."""
 
 import asyncio
+import json
 import re
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
@@ -147,6 +151,43 @@ async def test_the_lag_is_that_of_the_oldest_order_and_grows_while_it_is_stuck()
         bench.share.lease(frozenset({0, 1}), float("inf"))
         await eventually(lambda: bench.lag_s == 0)
         bench.orders.gates[2].set()
+
+
+@pytest.mark.parametrize("what", ["away", "broken stream", "no lease"])
+async def test_a_partition_that_nobody_could_look_at_counts_as_late_though_nothing_was_due(
+    what: str,
+) -> None:
+    bench = Bench()
+    async with bench.running():
+        await eventually(lambda: set(bench.orders.asked) == set(range(PARTITIONS)))
+        assert bench.lag_s == 0
+        match what:
+            case "away":
+                bench.orders.away = {1}
+            case "broken stream":
+                bench.share.found(1, is_open=False)
+            case _:
+                bench.share.leased_until_s = 0
+        await eventually(lambda: bench.lag_s > 2 * TICK_S)
+        assert bench.lag_s < 10
+        bench.orders.away = set()
+        bench.share.found(1, is_open=True)
+        bench.share.leased_until_s = float("inf")
+        await eventually(lambda: bench.lag_s == 0)
+
+
+async def test_a_partition_that_never_answered_counts_from_when_it_came_and_until_it_goes() -> None:
+    bench = Bench()
+    bench.orders.away = {1}
+    async with bench.running():
+        await eventually(lambda: bench.lag_s > TICK_S)
+        assert bench.lag_s < 10
+        bench.share.lease(frozenset({0, 2}), float("inf"))
+        await eventually(lambda: bench.lag_s == 0)
+        bench.orders.away = set()
+        bench.share.lease(frozenset(range(PARTITIONS)), float("inf"))
+        await asyncio.sleep(2 * TICK_S)
+        assert bench.lag_s == 0
 
 
 async def test_a_tick_is_bounded_and_the_next_one_goes_on() -> None:
@@ -310,3 +351,32 @@ def test_alerts_speak_of_figures_that_the_worker_has() -> None:
     wanted = set(re.findall(r"inventory_\w+", ALERTS.read_text()))
     assert wanted
     assert wanted <= names
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+@pytest.mark.parametrize(("lag", "alerts"), [("0x20", 0), ("11x20", 1), ("_x20", 1)])
+def test_an_alert_tells_of_late_orders_and_of_no_worker(
+    tmp_path: Path, lag: str, alerts: int
+) -> None:
+    """`lag`: in promtool's notation, one value every 15 seconds; `_`: no worker shows any."""
+    case = {
+        "interval": "15s",
+        "input_series": [{"series": "inventory_worker_orders_lag_seconds", "values": lag}],
+        "promql_expr_test": [
+            {
+                "expr": 'count(ALERTS{alertname="InventoryOrdersExpireLate",alertstate="firing"})'
+                " or vector(0)",
+                "eval_time": "2m",
+                "exp_samples": [{"labels": "{}", "value": alerts}],
+            }
+        ],
+    }
+    rules = {"rule_files": [str(ALERTS)], "evaluation_interval": "15s", "tests": [case]}
+    (tmp_path / "test.yml").write_text(json.dumps(rules))
+    answer = subprocess.run(
+        ["promtool", "test", "rules", str(tmp_path / "test.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -41,7 +41,7 @@ _WORDS = {
     Outcome.RELEASED: "released",
     Outcome.EXPIRED: "its time was over before",
     Outcome.INSUFFICIENT_STOCK: "refused",
-    Outcome.REFUND_REQUIRED: "paid too late and its units are gone: refund it",
+    Outcome.REFUND_REQUIRED: "paid too late and could not be sold any more: refund it",
 }
 _REFUSED = frozenset({Outcome.INSUFFICIENT_STOCK, Outcome.REFUND_REQUIRED})
 
@@ -77,7 +77,7 @@ def sell(
 
 @app.command()
 def confirm(context: typer.Context, order_id: OrderId, product: Hint = 0) -> None:
-    """Sell what an order holds; exit code 1 when it was too late and the units are gone."""
+    """Sell what an order holds; exit code 1 when it was too late and the money goes back."""
     session = session_of(context)
     with session.client() as client:
         result = client.confirm(order_id, product_id=product)

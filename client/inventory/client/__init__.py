@@ -3,6 +3,7 @@
 from inventory.client.async_stream import AsyncDeductStream
 from inventory.client.asynchronous import AsyncInventoryClient
 from inventory.client.errors import (
+    CursorOutOfRange,
     Frozen,
     InvalidRequest,
     InventoryError,
@@ -54,6 +55,7 @@ __all__ = [
     "AsyncDeductStream",
     "AsyncInventoryClient",
     "Cluster",
+    "CursorOutOfRange",
     "DeductItem",
     "DeductStream",
     "Deduction",

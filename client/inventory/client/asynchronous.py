@@ -219,7 +219,7 @@ class AsyncInventoryClient:
 
     async def watch_stock(
         self, product_id: int, *, interval_ms: int = 0, patience_s: float | None = None
-    ) -> AsyncIterator[Stock]:
+    ) -> AsyncGenerator[Stock, None]:
         """Yields the counts now and whenever they have changed, across broken connections.
 
         interval_ms: the least time between two, 0: the service's default. Raises when no stream
@@ -240,13 +240,14 @@ class AsyncInventoryClient:
         product_ids: Collection[int] = (),
         cursors: bool = False,
         patience_s: float | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Yields what happened to orders and products after a cursor, across broken connections.
 
         Every event comes at least once. cursor: of the last event that was dealt with; "": from now
         on, "0": everything that is kept. kinds, product_ids: empty for all. cursors: yield cursors
         without an event, too (kind UNSPECIFIED), as they come at the begin and while nothing happens.
-        Raises when no stream stood for patience_s (None: the policy's deadline).
+        Raises CursorOutOfRange when the service does not keep what came after the cursor any more, and
+        when no stream stood for patience_s (None: the policy's deadline).
         """
         watch = event_watch(
             self._retrier,

@@ -38,6 +38,13 @@ class InvalidRequest(InventoryError):
     code = "INVALID_ARGUMENT"
 
 
+class CursorOutOfRange(InventoryError):
+    """Events after the cursor are not kept any more (CURSOR_TOO_OLD), or there is none that far
+    (CURSOR_AHEAD): look at what depends on them, then watch on from "0" or from now."""
+
+    code = "OUT_OF_RANGE"
+
+
 class UnknownProduct(InventoryError):
     """The service does not know the product; nothing happened."""
 
@@ -91,7 +98,7 @@ class OrderExpired(OrderEnded):
 
 
 class RefundRequired(OrderEnded):
-    """The order was confirmed too late and its units are gone."""
+    """The order was confirmed too late and could not be sold to it any more."""
 
 
 class Unavailable(InventoryError):

@@ -12,6 +12,7 @@ from google.rpc import (  # type: ignore[import-untyped]  # has no stubs
 )
 
 from inventory.client.errors import (
+    CursorOutOfRange,
     InvalidRequest,
     InventoryError,
     NotEnoughStock,
@@ -209,6 +210,15 @@ _KINDS: dict[grpc.StatusCode, type[InventoryError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
 }
 
+_TOLD_APART = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.OUT_OF_RANGE,
+    }
+)
+"""Statuses of several kinds; the reason says which."""
+
 _KINDS_OF_ENDS: dict[str, type[InventoryError]] = {
     "ORDER_CONFIRMED": OrderConfirmed,
     "ORDER_RELEASED": OrderReleased,
@@ -221,6 +231,8 @@ _KINDS_OF_REASONS: dict[str, type[InventoryError]] = {
     "USER_LIMIT": UserLimit,
     "INSUFFICIENT_STOCK": NotEnoughStock,
     "UNKNOWN_ORDER": UnknownOrder,
+    "CURSOR_TOO_OLD": CursorOutOfRange,
+    "CURSOR_AHEAD": CursorOutOfRange,
     **_KINDS_OF_ENDS,
 }
 """Where the status alone does not name the kind."""
@@ -232,7 +244,7 @@ def _decides(failure: Failure) -> bool:
 
 def _kind_of(failure: Failure, *, acts: bool) -> type[InventoryError]:
     kind = _KINDS.get(failure.code)
-    if kind in (PreconditionFailed, UnknownProduct):
+    if failure.code in _TOLD_APART and kind is not None:
         return _KINDS_OF_REASONS.get(failure.reason, kind)
     if kind is not None:
         return kind

@@ -150,7 +150,7 @@ _MESSAGES = {
     Outcome.RELEASED: "the order was released",
     Outcome.EXPIRED: "the order's time was over",
     Outcome.RETAKEN: "the order's units are sold to it",
-    Outcome.REFUND_REQUIRED: "the order was confirmed too late and its units are gone",
+    Outcome.REFUND_REQUIRED: "the order was confirmed too late and could not be sold any more",
     Outcome.UNKNOWN_ORDER: "nobody has heard of the order",
 }
 

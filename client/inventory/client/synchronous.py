@@ -244,7 +244,8 @@ class InventoryClient:
         Every event comes at least once. cursor: of the last event that was dealt with; "": from now
         on, "0": everything that is kept. kinds, product_ids: empty for all. cursors: yield cursors
         without an event, too (kind UNSPECIFIED), as they come at the begin and while nothing happens.
-        Raises when no stream stood for patience_s (None: the policy's deadline).
+        Raises CursorOutOfRange when the service does not keep what came after the cursor any more, and
+        when no stream stood for patience_s (None: the policy's deadline).
         """
         watch = event_watch(
             self._retrier,

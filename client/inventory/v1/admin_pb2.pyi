@@ -69,7 +69,7 @@ class Product(_message.Message):
     epoch: _builtins.int
     """How often the product was loaded."""
     max_per_user: _builtins.int
-    """Units that one user may hold and buy; 0: no limit."""
+    """Units that one user may hold and buy, counted since the product was loaded; 0: no limit."""
     low_stock: _builtins.int
     """Available units below which the product counts as low on stock; 0: never."""
     version: _builtins.int
@@ -132,7 +132,9 @@ class PutProductRequest(_message.Message):
     the demand asks for.
     """
     max_per_user: _builtins.int
-    """Units that one user may hold and buy; 0: no limit."""
+    """Units that one user may hold and buy, 0 to 1,000,000,000, counted since the product was loaded; 0: no
+    limit.
+    """
     low_stock: _builtins.int
     """Available units below which the product counts as low on stock; 0: never."""
     def __init__(

@@ -204,8 +204,9 @@ class AdminServiceServicer:
         UNAVAILABLE with reason RESHARD_PENDING: the change has begun, or was rolled back because a part of
         the live stock does not answer; it goes on by itself, and the same call again waits for its end.
         Reasons LAYOUT_CHANGING (it is on its way to another count) and STATUS_CHANGING (it is being loaded or
-        closed): nothing was changed, call again. A product that is off sale keeps the number for its next
-        load.
+        closed): nothing was changed, call again. FAILED_PRECONDITION with reason LIMIT_FIXES_SHARDS: a product
+        with a limit per user changes its shard count only while it is closed. A product that is off sale keeps
+        the number for its next load.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -220,6 +221,12 @@ class AdminServiceServicer:
 
     def ForceRelease(self, request, context):
         """Releases an order whatever its time, with a reason.
+
+        NOT_FOUND, reason UNKNOWN_ORDER: nobody had heard of the order, and from now on it holds nothing: a late
+        copy of its Reserve is refused. FAILED_PRECONDITION: it is sold (ORDER_CONFIRMED), was confirmed too late
+        (REFUND_REQUIRED) or never held anything (INSUFFICIENT_STOCK). An order that was released before is
+        answered like one that this call released, and the journal gets its row of this call, too: after a lost
+        answer nobody can tell whether it was the buyer or an earlier copy of this call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

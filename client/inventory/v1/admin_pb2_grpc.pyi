@@ -66,13 +66,21 @@ class AdminServiceStub:
     UNAVAILABLE with reason RESHARD_PENDING: the change has begun, or was rolled back because a part of
     the live stock does not answer; it goes on by itself, and the same call again waits for its end.
     Reasons LAYOUT_CHANGING (it is on its way to another count) and STATUS_CHANGING (it is being loaded or
-    closed): nothing was changed, call again. A product that is off sale keeps the number for its next
-    load.
+    closed): nothing was changed, call again. FAILED_PRECONDITION with reason LIMIT_FIXES_SHARDS: a product
+    with a limit per user changes its shard count only while it is closed. A product that is off sale keeps
+    the number for its next load.
     """
     ListHolds: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListHoldsRequest, _admin_pb2.ListHoldsResponse]
     """Lists units that orders hold, as far as the ledger knows, oldest first."""
     ForceRelease: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForceReleaseRequest, _admin_pb2.ForceReleaseResponse]
-    """Releases an order whatever its time, with a reason."""
+    """Releases an order whatever its time, with a reason.
+
+    NOT_FOUND, reason UNKNOWN_ORDER: nobody had heard of the order, and from now on it holds nothing: a late
+    copy of its Reserve is refused. FAILED_PRECONDITION: it is sold (ORDER_CONFIRMED), was confirmed too late
+    (REFUND_REQUIRED) or never held anything (INSUFFICIENT_STOCK). An order that was released before is
+    answered like one that this call released, and the journal gets its row of this call, too: after a lost
+    answer nobody can tell whether it was the buyer or an earlier copy of this call.
+    """
     Freeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FreezeRequest, _admin_pb2.FreezeResponse]
     """Stops the sale of a product, with a reason."""
     Unfreeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]
@@ -129,13 +137,21 @@ class AdminServiceAsyncStub(AdminServiceStub):
     UNAVAILABLE with reason RESHARD_PENDING: the change has begun, or was rolled back because a part of
     the live stock does not answer; it goes on by itself, and the same call again waits for its end.
     Reasons LAYOUT_CHANGING (it is on its way to another count) and STATUS_CHANGING (it is being loaded or
-    closed): nothing was changed, call again. A product that is off sale keeps the number for its next
-    load.
+    closed): nothing was changed, call again. FAILED_PRECONDITION with reason LIMIT_FIXES_SHARDS: a product
+    with a limit per user changes its shard count only while it is closed. A product that is off sale keeps
+    the number for its next load.
     """
     ListHolds: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListHoldsRequest, _admin_pb2.ListHoldsResponse]  # type: ignore[assignment]
     """Lists units that orders hold, as far as the ledger knows, oldest first."""
     ForceRelease: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForceReleaseRequest, _admin_pb2.ForceReleaseResponse]  # type: ignore[assignment]
-    """Releases an order whatever its time, with a reason."""
+    """Releases an order whatever its time, with a reason.
+
+    NOT_FOUND, reason UNKNOWN_ORDER: nobody had heard of the order, and from now on it holds nothing: a late
+    copy of its Reserve is refused. FAILED_PRECONDITION: it is sold (ORDER_CONFIRMED), was confirmed too late
+    (REFUND_REQUIRED) or never held anything (INSUFFICIENT_STOCK). An order that was released before is
+    answered like one that this call released, and the journal gets its row of this call, too: after a lost
+    answer nobody can tell whether it was the buyer or an earlier copy of this call.
+    """
     Freeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.FreezeRequest, _admin_pb2.FreezeResponse]  # type: ignore[assignment]
     """Stops the sale of a product, with a reason."""
     Unfreeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]  # type: ignore[assignment]
@@ -237,8 +253,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         UNAVAILABLE with reason RESHARD_PENDING: the change has begun, or was rolled back because a part of
         the live stock does not answer; it goes on by itself, and the same call again waits for its end.
         Reasons LAYOUT_CHANGING (it is on its way to another count) and STATUS_CHANGING (it is being loaded or
-        closed): nothing was changed, call again. A product that is off sale keeps the number for its next
-        load.
+        closed): nothing was changed, call again. FAILED_PRECONDITION with reason LIMIT_FIXES_SHARDS: a product
+        with a limit per user changes its shard count only while it is closed. A product that is off sale keeps
+        the number for its next load.
         """
 
     @_abc_1.abstractmethod
@@ -255,7 +272,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ForceReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ForceReleaseResponse, _abc.Awaitable[_admin_pb2.ForceReleaseResponse]]:
-        """Releases an order whatever its time, with a reason."""
+        """Releases an order whatever its time, with a reason.
+
+        NOT_FOUND, reason UNKNOWN_ORDER: nobody had heard of the order, and from now on it holds nothing: a late
+        copy of its Reserve is refused. FAILED_PRECONDITION: it is sold (ORDER_CONFIRMED), was confirmed too late
+        (REFUND_REQUIRED) or never held anything (INSUFFICIENT_STOCK). An order that was released before is
+        answered like one that this call released, and the journal gets its row of this call, too: after a lost
+        answer nobody can tell whether it was the buyer or an earlier copy of this call.
+        """
 
     @_abc_1.abstractmethod
     def Freeze(

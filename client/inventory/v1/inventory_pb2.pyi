@@ -35,48 +35,60 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     OUTCOME_DEDUCTED: _Outcome.ValueType  # 1
     """The units were taken. OK."""
     OUTCOME_INSUFFICIENT_STOCK: _Outcome.ValueType  # 2
-    """All shards together held fewer units than were asked for; nothing was taken. OK."""
+    """All shards together held fewer units than were asked for; nothing was taken. OK. Of Remove, and of
+    Confirm, ExtendHold and ForceRelease of an order that was refused for that: FAILED_PRECONDITION.
+    """
     OUTCOME_UNKNOWN_PRODUCT: _Outcome.ValueType  # 3
     """The product was never loaded. NOT_FOUND."""
     OUTCOME_FROZEN: _Outcome.ValueType  # 4
     """The product is closed or frozen; reason says which. FAILED_PRECONDITION."""
     OUTCOME_REQUEST_MISMATCH: _Outcome.ValueType  # 5
-    """This request_id was used before for another quantity, user or kind of call; or, reason
-    RESOLVED_NEVER, this is a late copy of a request that ResolveRequest decided: it takes nothing, ever.
-    ALREADY_EXISTS.
+    """This request_id was used before for another quantity, user or kind of call, or this order_id for other
+    lines or another user; or, reason RESOLVED_NEVER, this is a late copy of a request that ResolveRequest
+    decided: it takes nothing, ever; or, reason ORDER_AMBIGUOUS, several orders of different first products
+    have this order_id: name a product of the one that is meant. ALREADY_EXISTS.
     """
     OUTCOME_INVALID: _Outcome.ValueType  # 6
-    """A field is out of its bounds; reason names it. INVALID_ARGUMENT."""
+    """A field is out of its bounds; reason names it. INVALID_ARGUMENT. Reason TTL_TOO_LONG: see
+    ReserveRequest; USER_REQUIRED: a product has a limit per user.
+    """
     OUTCOME_USER_LIMIT: _Outcome.ValueType  # 7
     """The user holds or bought as many units as the product allows. FAILED_PRECONDITION."""
     OUTCOME_OVERLOADED: _Outcome.ValueType  # 8
     """More work is queued than the service takes on; nothing was taken. RESOURCE_EXHAUSTED."""
     OUTCOME_UNAVAILABLE: _Outcome.ValueType  # 9
-    """The service could not do it now, or does not know whether it did; reason says which. UNAVAILABLE."""
+    """The service could not do it now, or does not know whether it did; reason says which. UNAVAILABLE. Reason
+    ORDER_PENDING: the order is being decided just now, and this call changed nothing.
+    """
     OUTCOME_HELD: _Outcome.ValueType  # 10
     """Of Reserve and ExtendHold: the order's units are held. OK."""
     OUTCOME_CONFIRMED: _Outcome.ValueType  # 11
-    """The order's units are sold to it. OK, and of Release FAILED_PRECONDITION, reason ORDER_CONFIRMED."""
+    """The order's units are sold to it. OK of Reserve, DeductOrder, Confirm and ExtendHold; of Release and
+    ForceRelease FAILED_PRECONDITION, reason ORDER_CONFIRMED.
+    """
     OUTCOME_RELEASED: _Outcome.ValueType  # 12
-    """The order was released and holds nothing. OK of Release, else FAILED_PRECONDITION, reason
-    ORDER_RELEASED.
+    """The order was released, or given up before it was held, and holds nothing. OK of Release and
+    ForceRelease, else FAILED_PRECONDITION, reason ORDER_RELEASED.
     """
     OUTCOME_EXPIRED: _Outcome.ValueType  # 13
-    """The order's time was over before it was confirmed; it holds nothing. OK of Release, else
-    FAILED_PRECONDITION, reason ORDER_EXPIRED.
+    """The order's time was over before it was confirmed; it holds nothing. OK of Release and
+    ForceRelease, else FAILED_PRECONDITION, reason ORDER_EXPIRED; Confirm has a verdict instead.
     """
     OUTCOME_RETAKEN: _Outcome.ValueType  # 14
-    """The order had expired, but its units were still there and are sold to it now. Of Confirm; OK."""
+    """The order had expired, but its units were still there and are sold to it now. OK of Reserve, DeductOrder,
+    Confirm and ExtendHold; of Release and ForceRelease FAILED_PRECONDITION, reason ORDER_CONFIRMED.
+    """
     OUTCOME_REFUND_REQUIRED: _Outcome.ValueType  # 15
-    """The order had expired and its units cannot be had any more. Of Confirm; OK. Of the others
+    """The order had expired and could not be sold to it any more: its units were gone, a product was off sale,
+    the user had as many as allowed, or the attempt was cut off. Final. OK of Confirm, else
     FAILED_PRECONDITION, reason REFUND_REQUIRED.
     """
     OUTCOME_UNKNOWN_ORDER: _Outcome.ValueType  # 16
     """Nobody has heard of the order, or it was forgotten long after its end. NOT_FOUND."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
-    """What a request came to. In a batch every outcome is a value; a unary call turns all but the first two
-    into a gRPC status, named behind each.
+    """What a request came to. In a batch every outcome is a value; a unary call answers OK with those that are
+    what it is for, and turns the others into a gRPC status. Both are named behind each.
     """
 
 OUTCOME_UNSPECIFIED: Outcome.ValueType  # 0
@@ -84,40 +96,52 @@ OUTCOME_UNSPECIFIED: Outcome.ValueType  # 0
 OUTCOME_DEDUCTED: Outcome.ValueType  # 1
 """The units were taken. OK."""
 OUTCOME_INSUFFICIENT_STOCK: Outcome.ValueType  # 2
-"""All shards together held fewer units than were asked for; nothing was taken. OK."""
+"""All shards together held fewer units than were asked for; nothing was taken. OK. Of Remove, and of
+Confirm, ExtendHold and ForceRelease of an order that was refused for that: FAILED_PRECONDITION.
+"""
 OUTCOME_UNKNOWN_PRODUCT: Outcome.ValueType  # 3
 """The product was never loaded. NOT_FOUND."""
 OUTCOME_FROZEN: Outcome.ValueType  # 4
 """The product is closed or frozen; reason says which. FAILED_PRECONDITION."""
 OUTCOME_REQUEST_MISMATCH: Outcome.ValueType  # 5
-"""This request_id was used before for another quantity, user or kind of call; or, reason
-RESOLVED_NEVER, this is a late copy of a request that ResolveRequest decided: it takes nothing, ever.
-ALREADY_EXISTS.
+"""This request_id was used before for another quantity, user or kind of call, or this order_id for other
+lines or another user; or, reason RESOLVED_NEVER, this is a late copy of a request that ResolveRequest
+decided: it takes nothing, ever; or, reason ORDER_AMBIGUOUS, several orders of different first products
+have this order_id: name a product of the one that is meant. ALREADY_EXISTS.
 """
 OUTCOME_INVALID: Outcome.ValueType  # 6
-"""A field is out of its bounds; reason names it. INVALID_ARGUMENT."""
+"""A field is out of its bounds; reason names it. INVALID_ARGUMENT. Reason TTL_TOO_LONG: see
+ReserveRequest; USER_REQUIRED: a product has a limit per user.
+"""
 OUTCOME_USER_LIMIT: Outcome.ValueType  # 7
 """The user holds or bought as many units as the product allows. FAILED_PRECONDITION."""
 OUTCOME_OVERLOADED: Outcome.ValueType  # 8
 """More work is queued than the service takes on; nothing was taken. RESOURCE_EXHAUSTED."""
 OUTCOME_UNAVAILABLE: Outcome.ValueType  # 9
-"""The service could not do it now, or does not know whether it did; reason says which. UNAVAILABLE."""
+"""The service could not do it now, or does not know whether it did; reason says which. UNAVAILABLE. Reason
+ORDER_PENDING: the order is being decided just now, and this call changed nothing.
+"""
 OUTCOME_HELD: Outcome.ValueType  # 10
 """Of Reserve and ExtendHold: the order's units are held. OK."""
 OUTCOME_CONFIRMED: Outcome.ValueType  # 11
-"""The order's units are sold to it. OK, and of Release FAILED_PRECONDITION, reason ORDER_CONFIRMED."""
+"""The order's units are sold to it. OK of Reserve, DeductOrder, Confirm and ExtendHold; of Release and
+ForceRelease FAILED_PRECONDITION, reason ORDER_CONFIRMED.
+"""
 OUTCOME_RELEASED: Outcome.ValueType  # 12
-"""The order was released and holds nothing. OK of Release, else FAILED_PRECONDITION, reason
-ORDER_RELEASED.
+"""The order was released, or given up before it was held, and holds nothing. OK of Release and
+ForceRelease, else FAILED_PRECONDITION, reason ORDER_RELEASED.
 """
 OUTCOME_EXPIRED: Outcome.ValueType  # 13
-"""The order's time was over before it was confirmed; it holds nothing. OK of Release, else
-FAILED_PRECONDITION, reason ORDER_EXPIRED.
+"""The order's time was over before it was confirmed; it holds nothing. OK of Release and
+ForceRelease, else FAILED_PRECONDITION, reason ORDER_EXPIRED; Confirm has a verdict instead.
 """
 OUTCOME_RETAKEN: Outcome.ValueType  # 14
-"""The order had expired, but its units were still there and are sold to it now. Of Confirm; OK."""
+"""The order had expired, but its units were still there and are sold to it now. OK of Reserve, DeductOrder,
+Confirm and ExtendHold; of Release and ForceRelease FAILED_PRECONDITION, reason ORDER_CONFIRMED.
+"""
 OUTCOME_REFUND_REQUIRED: Outcome.ValueType  # 15
-"""The order had expired and its units cannot be had any more. Of Confirm; OK. Of the others
+"""The order had expired and could not be sold to it any more: its units were gone, a product was off sale,
+the user had as many as allowed, or the attempt was cut off. Final. OK of Confirm, else
 FAILED_PRECONDITION, reason REFUND_REQUIRED.
 """
 OUTCOME_UNKNOWN_ORDER: Outcome.ValueType  # 16
@@ -177,7 +201,7 @@ class _OrderStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OrderState
     ORDER_STATE_RETAKING: _OrderState.ValueType  # 6
     """It was confirmed too late, and it is being found out whether its units can be taken again."""
     ORDER_STATE_REFUND_REQUIRED: _OrderState.ValueType  # 7
-    """It was confirmed too late and its units are gone."""
+    """It was confirmed too late and could not be sold to it any more."""
     ORDER_STATE_REFUSED: _OrderState.ValueType  # 8
     """It wanted more units than there were, and holds nothing."""
 
@@ -199,7 +223,7 @@ ORDER_STATE_EXPIRED: OrderState.ValueType  # 5
 ORDER_STATE_RETAKING: OrderState.ValueType  # 6
 """It was confirmed too late, and it is being found out whether its units can be taken again."""
 ORDER_STATE_REFUND_REQUIRED: OrderState.ValueType  # 7
-"""It was confirmed too late and its units are gone."""
+"""It was confirmed too late and could not be sold to it any more."""
 ORDER_STATE_REFUSED: OrderState.ValueType  # 8
 """It wanted more units than there were, and holds nothing."""
 Global___OrderState: _TypeAlias = OrderState  # noqa: Y015
@@ -215,7 +239,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_ORDER_EXPIRED: _EventKind.ValueType  # 1
     """An order's time was over; its units are back."""
     EVENT_KIND_REFUND_REQUIRED: _EventKind.ValueType  # 2
-    """An order was confirmed too late and its units are gone."""
+    """An order was confirmed too late and could not be sold to it any more."""
     EVENT_KIND_SOLD_OUT: _EventKind.ValueType  # 3
     """The last unit of a product is sold or held."""
     EVENT_KIND_BACK_IN_STOCK: _EventKind.ValueType  # 4
@@ -223,7 +247,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_LOW_STOCK: _EventKind.ValueType  # 5
     """A product has fewer units than its low_stock."""
     EVENT_KIND_FROZEN: _EventKind.ValueType  # 6
-    """A product was frozen."""
+    """A product was frozen. Not sent in this version."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """What an event tells of."""
@@ -233,7 +257,7 @@ EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
 EVENT_KIND_ORDER_EXPIRED: EventKind.ValueType  # 1
 """An order's time was over; its units are back."""
 EVENT_KIND_REFUND_REQUIRED: EventKind.ValueType  # 2
-"""An order was confirmed too late and its units are gone."""
+"""An order was confirmed too late and could not be sold to it any more."""
 EVENT_KIND_SOLD_OUT: EventKind.ValueType  # 3
 """The last unit of a product is sold or held."""
 EVENT_KIND_BACK_IN_STOCK: EventKind.ValueType  # 4
@@ -241,7 +265,7 @@ EVENT_KIND_BACK_IN_STOCK: EventKind.ValueType  # 4
 EVENT_KIND_LOW_STOCK: EventKind.ValueType  # 5
 """A product has fewer units than its low_stock."""
 EVENT_KIND_FROZEN: EventKind.ValueType  # 6
-"""A product was frozen."""
+"""A product was frozen. Not sent in this version."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
@@ -855,7 +879,9 @@ class ReserveRequest(_message.Message):
     user_id: _builtins.int
     """The buyer, at least 0; 0: none. Must be set where a product has a limit per user."""
     ttl_s: _builtins.int
-    """How long the units are held, 1 to 43,200 seconds; 0: 1,800."""
+    """How long the units are held, 1 to 43,200 seconds; 0: 1,800. No order is held for longer than three
+    quarters of INVENTORY_RECORD_TTL_S less INVENTORY_CONFIRM_GRACE_S: INVALID_ARGUMENT, reason TTL_TOO_LONG.
+    """
     attempt: _builtins.int
     """As in DeductRequest: 1: this order_id was never sent before; 2 or more: it may have been; 0: unknown."""
     @_builtins.property
@@ -1016,7 +1042,7 @@ class DeductOrderResponse(_message.Message):
     ORDER_FIELD_NUMBER: _builtins.int
     SHORT_LINES_FIELD_NUMBER: _builtins.int
     outcome: Global___Outcome.ValueType
-    """CONFIRMED or INSUFFICIENT_STOCK."""
+    """CONFIRMED or INSUFFICIENT_STOCK; RETAKEN where the order had been sold so before."""
     replayed: _builtins.bool
     """True: the order had been sold before."""
     @_builtins.property
@@ -1277,7 +1303,10 @@ class ExtendHoldRequest(_message.Message):
     order_id: _builtins.int
     """The order, at least 1."""
     ttl_s: _builtins.int
-    """How long from now the units are to be held, 1 to 43,200 seconds."""
+    """How long from now the units are to be held, 1 to 43,200 seconds; TTL_TOO_LONG as in ReserveRequest. In
+    all an order is held for no longer than that bound from created_ms on: what goes beyond it is cut off, and
+    the answer's expires_ms says until when it is held.
+    """
     product_id: _builtins.int
     """Any product of the order, to find it faster; 0: look everywhere."""
     def __init__(
@@ -1379,7 +1408,9 @@ class WatchEventsRequest(_message.Message):
     KINDS_FIELD_NUMBER: _builtins.int
     PRODUCT_IDS_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
-    """The cursor of the last event that was dealt with; empty: from now on; "0": everything that is kept."""
+    """The cursor of the last event that was dealt with; empty: from now on; "0": everything that is kept.
+    A cursor that is older than what is kept, or ahead of it, is OUT_OF_RANGE.
+    """
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
         """Kinds to be told of; empty: all."""

@@ -207,7 +207,7 @@ class InventoryServiceServicer:
         """Sells what an order holds.
 
         Too late, the answer is a verdict: RETAKEN, the units were still there and have been sold to the order
-        after all; REFUND_REQUIRED, they were not, and never will be: whoever paid must get the money back.
+        after all; REFUND_REQUIRED, they could not be, and never will: whoever paid must get the money back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -236,14 +236,17 @@ class InventoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExtendHold(self, request, context):
-        """Moves the deadline of a hold; never to an earlier time.
+        """Moves the deadline of a hold; never to an earlier time, nor beyond what an order may be held in all,
+        see ExtendHoldRequest. Of an order that is sold it changes nothing and is OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetOrder(self, request, context):
-        """Reads an order. Orders are remembered for a day after their last change.
+        """Reads an order. Orders are remembered for INVENTORY_RECORD_TTL_S (a day by default) after their last
+        change. Reading a hold whose time is over may be what ends it, as the service would by itself: no call
+        is answered otherwise than without it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -252,6 +255,11 @@ class InventoryServiceServicer:
     def WatchEvents(self, request, context):
         """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
         ledger, which is for each product the order in which it happened at each of its shards.
+
+        Events are kept for INVENTORY_EVENT_TTL_S (a week by default). OUT_OF_RANGE, reason CURSOR_TOO_OLD:
+        events after the cursor are not kept any more, at the begin or because the caller reads too slowly.
+        Reason CURSOR_AHEAD: no event has reached the cursor; it is of another ledger. Both stay so: look at what
+        the missing events may concern, then begin with "0" or with an empty cursor.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

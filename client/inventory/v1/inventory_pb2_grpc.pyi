@@ -72,7 +72,7 @@ class InventoryServiceStub:
     """Sells what an order holds.
 
     Too late, the answer is a verdict: RETAKEN, the units were still there and have been sold to the order
-    after all; REFUND_REQUIRED, they were not, and never will be: whoever paid must get the money back.
+    after all; REFUND_REQUIRED, they could not be, and never will: whoever paid must get the money back.
     """
     BatchConfirm: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.BatchConfirmRequest, _inventory_pb2.BatchConfirmResponse]
     """Confirms many orders at once; each stands alone."""
@@ -83,12 +83,22 @@ class InventoryServiceStub:
     BatchRelease: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.BatchReleaseRequest, _inventory_pb2.BatchReleaseResponse]
     """Releases many orders at once; each stands alone."""
     ExtendHold: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.ExtendHoldRequest, _inventory_pb2.ExtendHoldResponse]
-    """Moves the deadline of a hold; never to an earlier time."""
+    """Moves the deadline of a hold; never to an earlier time, nor beyond what an order may be held in all,
+    see ExtendHoldRequest. Of an order that is sold it changes nothing and is OK.
+    """
     GetOrder: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.GetOrderRequest, _inventory_pb2.GetOrderResponse]
-    """Reads an order. Orders are remembered for a day after their last change."""
+    """Reads an order. Orders are remembered for INVENTORY_RECORD_TTL_S (a day by default) after their last
+    change. Reading a hold whose time is over may be what ends it, as the service would by itself: no call
+    is answered otherwise than without it.
+    """
     WatchEvents: _grpc.UnaryStreamMultiCallable[_inventory_pb2.WatchEventsRequest, _inventory_pb2.WatchEventsResponse]
     """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
     ledger, which is for each product the order in which it happened at each of its shards.
+
+    Events are kept for INVENTORY_EVENT_TTL_S (a week by default). OUT_OF_RANGE, reason CURSOR_TOO_OLD:
+    events after the cursor are not kept any more, at the begin or because the caller reads too slowly.
+    Reason CURSOR_AHEAD: no event has reached the cursor; it is of another ledger. Both stay so: look at what
+    the missing events may concern, then begin with "0" or with an empty cursor.
     """
     WatchStock: _grpc.UnaryStreamMultiCallable[_inventory_pb2.WatchStockRequest, _inventory_pb2.WatchStockResponse]
     """Sends a product's counts at once and again whenever they have changed, at most once per interval."""
@@ -132,7 +142,7 @@ class InventoryServiceAsyncStub(InventoryServiceStub):
     """Sells what an order holds.
 
     Too late, the answer is a verdict: RETAKEN, the units were still there and have been sold to the order
-    after all; REFUND_REQUIRED, they were not, and never will be: whoever paid must get the money back.
+    after all; REFUND_REQUIRED, they could not be, and never will: whoever paid must get the money back.
     """
     BatchConfirm: _aio.UnaryUnaryMultiCallable[_inventory_pb2.BatchConfirmRequest, _inventory_pb2.BatchConfirmResponse]  # type: ignore[assignment]
     """Confirms many orders at once; each stands alone."""
@@ -143,12 +153,22 @@ class InventoryServiceAsyncStub(InventoryServiceStub):
     BatchRelease: _aio.UnaryUnaryMultiCallable[_inventory_pb2.BatchReleaseRequest, _inventory_pb2.BatchReleaseResponse]  # type: ignore[assignment]
     """Releases many orders at once; each stands alone."""
     ExtendHold: _aio.UnaryUnaryMultiCallable[_inventory_pb2.ExtendHoldRequest, _inventory_pb2.ExtendHoldResponse]  # type: ignore[assignment]
-    """Moves the deadline of a hold; never to an earlier time."""
+    """Moves the deadline of a hold; never to an earlier time, nor beyond what an order may be held in all,
+    see ExtendHoldRequest. Of an order that is sold it changes nothing and is OK.
+    """
     GetOrder: _aio.UnaryUnaryMultiCallable[_inventory_pb2.GetOrderRequest, _inventory_pb2.GetOrderResponse]  # type: ignore[assignment]
-    """Reads an order. Orders are remembered for a day after their last change."""
+    """Reads an order. Orders are remembered for INVENTORY_RECORD_TTL_S (a day by default) after their last
+    change. Reading a hold whose time is over may be what ends it, as the service would by itself: no call
+    is answered otherwise than without it.
+    """
     WatchEvents: _aio.UnaryStreamMultiCallable[_inventory_pb2.WatchEventsRequest, _inventory_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
     ledger, which is for each product the order in which it happened at each of its shards.
+
+    Events are kept for INVENTORY_EVENT_TTL_S (a week by default). OUT_OF_RANGE, reason CURSOR_TOO_OLD:
+    events after the cursor are not kept any more, at the begin or because the caller reads too slowly.
+    Reason CURSOR_AHEAD: no event has reached the cursor; it is of another ledger. Both stay so: look at what
+    the missing events may concern, then begin with "0" or with an empty cursor.
     """
     WatchStock: _aio.UnaryStreamMultiCallable[_inventory_pb2.WatchStockRequest, _inventory_pb2.WatchStockResponse]  # type: ignore[assignment]
     """Sends a product's counts at once and again whenever they have changed, at most once per interval."""
@@ -249,7 +269,7 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
         """Sells what an order holds.
 
         Too late, the answer is a verdict: RETAKEN, the units were still there and have been sold to the order
-        after all; REFUND_REQUIRED, they were not, and never will be: whoever paid must get the money back.
+        after all; REFUND_REQUIRED, they could not be, and never will: whoever paid must get the money back.
         """
 
     @_abc_1.abstractmethod
@@ -284,7 +304,9 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inventory_pb2.ExtendHoldRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inventory_pb2.ExtendHoldResponse, _abc.Awaitable[_inventory_pb2.ExtendHoldResponse]]:
-        """Moves the deadline of a hold; never to an earlier time."""
+        """Moves the deadline of a hold; never to an earlier time, nor beyond what an order may be held in all,
+        see ExtendHoldRequest. Of an order that is sold it changes nothing and is OK.
+        """
 
     @_abc_1.abstractmethod
     def GetOrder(
@@ -292,7 +314,10 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inventory_pb2.GetOrderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inventory_pb2.GetOrderResponse, _abc.Awaitable[_inventory_pb2.GetOrderResponse]]:
-        """Reads an order. Orders are remembered for a day after their last change."""
+        """Reads an order. Orders are remembered for INVENTORY_RECORD_TTL_S (a day by default) after their last
+        change. Reading a hold whose time is over may be what ends it, as the service would by itself: no call
+        is answered otherwise than without it.
+        """
 
     @_abc_1.abstractmethod
     def WatchEvents(
@@ -302,6 +327,11 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_inventory_pb2.WatchEventsResponse], _abc.AsyncIterator[_inventory_pb2.WatchEventsResponse]]:
         """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
         ledger, which is for each product the order in which it happened at each of its shards.
+
+        Events are kept for INVENTORY_EVENT_TTL_S (a week by default). OUT_OF_RANGE, reason CURSOR_TOO_OLD:
+        events after the cursor are not kept any more, at the begin or because the caller reads too slowly.
+        Reason CURSOR_AHEAD: no event has reached the cursor; it is of another ledger. Both stay so: look at what
+        the missing events may concern, then begin with "0" or with an empty cursor.
         """
 
     @_abc_1.abstractmethod

@@ -34,7 +34,6 @@ local function write_ends(stock, changes, users_key, records_key)
   if #changes.records > 0 then redis.call("HSET", records_key, unpack(changes.records)) end
   if stock.max_per_user == 0 then return end
   for user, units in pairs(changes.users) do
-    local left = (whole(redis.call("HGET", users_key, user) or "0") or 0) - units
-    redis.call("HSET", users_key, user, int(math.max(0, left)))
+    give_back(users_key, user, units)
   end
 end

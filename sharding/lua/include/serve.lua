@@ -16,14 +16,38 @@
 -- were taken), known (requests that were remembered); or nil and the refusal.
 
 local NINE = string.byte("9")
-local FURTHER_LINE = {}
 -- The units were taken, and are sold (d, c), held (h), or came back (f).
 local TAKEN = { d = true, h = true, c = true, f = true }
 
 -- The units that a user has, as far as this call has come; nil if they make no sense.
 local function units_of(users, key, user)
-  if not users[user] then users[user] = whole(redis.call("HGET", key, user) or "0") end
-  return users[user]
+  return users[user] or whole(redis.call("HGET", key, user) or "0")
+end
+
+-- The terms of lines by their position in `requests`; adds the fields of the orders that are decided here.
+local function terms_of(requests, fields)
+  local terms = {}
+  for i = 1, #requests / 4 do
+    if string.byte(requests[4 * i]) > NINE then
+      terms[i] = read_terms(requests[4 * i])
+      if terms[i].state then
+        fields[#fields + 1] = "order " .. terms[i].order_id
+        terms[i].position = #fields
+      end
+    end
+  end
+  return terms
+end
+
+-- Note the decision that a line comes with, where the order is decided here.
+local function note_decision(terms, at_ms, user, decided, records, deadlines)
+  local field, decision = "order " .. terms.order_id, new_decision(terms, at_ms, user)
+  decided[field] = decision
+  records[#records + 1] = field
+  records[#records + 1] = decision
+  if terms.state == "C" then return end
+  deadlines[#deadlines + 1] = int(at_ms + terms.ttl_ms)
+  deadlines[#deadlines + 1] = terms.order_id
 end
 
 -- The status of a request that the partition remembers, and for R what its first copy was answered.
@@ -51,20 +75,9 @@ end
 
 local function serve(requests, call, stock, head, memory)
   local count = #requests / 4
-  local fields, decisions = {}, {}
+  local fields = {}
   for i = 1, count do fields[i] = call.product .. ":" .. requests[4 * i - 3] end
-  for i = 1, count do
-    if string.byte(requests[4 * i]) > NINE then
-      local terms = read_terms(requests[4 * i])
-      if terms.state then
-        decisions[i] = terms
-        terms.position = #fields + 1
-        fields[terms.position] = "order " .. terms.order_id
-      else
-        decisions[i] = FURTHER_LINE
-      end
-    end
-  end
+  local terms_at = terms_of(requests, fields)
   local found, refusal = find_records(head, memory, fields)
   if not found then return nil, refusal end
 
@@ -75,7 +88,7 @@ local function serve(requests, call, stock, head, memory)
   for i = 1, count do
     local quantity, user = requests[4 * i - 2], requests[4 * i - 1]
     assert(quantity >= 1 and quantity == math.floor(quantity), "quantity")
-    local field, terms = fields[i], decisions[i]
+    local field, terms = fields[i], terms_at[i]
     local value = found[i] or decided[field]
     local units = stock.max_per_user > 0 and units_of(users, call.users, user)
     if units == nil then return nil, { "corrupt", "users" } end
@@ -98,13 +111,9 @@ local function serve(requests, call, stock, head, memory)
       if units then users[user] = units + quantity end
       local is_held = terms and terms.state ~= "C"
       if is_held then
-        statuses[i] = "H"
-        stock.held = stock.held + quantity
-        held = held + quantity
+        statuses[i], held = "H", held + quantity
       else
-        statuses[i] = "D"
-        stock.sold = stock.sold + quantity
-        sold = sold + quantity
+        statuses[i], sold = "D", sold + quantity
       end
       value = (is_held and "h" or "d") .. int(quantity) .. ":" .. user .. ":" .. int(stock.available) .. ":"
         .. (terms and call.partition or call.shard)
@@ -112,16 +121,7 @@ local function serve(requests, call, stock, head, memory)
       records[#records + 1] = field
       records[#records + 1] = value
       if terms then at_ms = now_ms() end
-      if terms and terms.state then
-        local decision = new_decision(terms, at_ms, user)
-        decided[fields[terms.position]] = decision
-        records[#records + 1] = fields[terms.position]
-        records[#records + 1] = decision
-        if terms.state ~= "C" then
-          deadlines[#deadlines + 1] = int(at_ms + terms.ttl_ms)
-          deadlines[#deadlines + 1] = terms.order_id
-        end
-      end
+      if terms and terms.state then note_decision(terms, at_ms, user, decided, records, deadlines) end
     elseif call.mode == "final" then
       statuses[i] = "T"
       value = "i" .. int(quantity) .. ":" .. user .. ":"
@@ -132,6 +132,7 @@ local function serve(requests, call, stock, head, memory)
       statuses[i] = "I"
     end
   end
+  stock.held, stock.sold = stock.held + held, stock.sold + sold
   return { statuses = table.concat(statuses), firsts = firsts, records = records,
     tombstones = tombstones, sold = sold, held = held, deadlines = deadlines, users = users,
     known = known, at_ms = at_ms }

@@ -53,6 +53,12 @@ local function write_counts(stock)
     "sold", int(stock.sold), "loaded", int(stock.loaded), "moves", int(stock.moves))
 end
 
+-- A user of a product with a limit has fewer units from here on.
+local function give_back(users_key, user, units)
+  local left = (whole(redis.call("HGET", users_key, user) or "0") or 0) - units
+  redis.call("HSET", users_key, user, int(math.max(0, left)))
+end
+
 -- The fields that every event of a shard carries, followed by the given ones.
 local function shard_event(kind, product, stock, ...)
   return { "kind", kind, "product", product, "epoch", int(stock.epoch), "available",

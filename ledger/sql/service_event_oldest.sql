@@ -1,0 +1,1 @@
+SELECT MIN(id) FROM service_event
