@@ -79,18 +79,20 @@ class OrderService:
         self, request: messages.DeductOrderRequest, context: Context
     ) -> messages.DeductOrderResponse:
         """Sell all lines of an order, or none."""
-        wanted = validation.order(request, resent=was_sent_before(context))
-        work = self.orders.sell(
-            wanted.order_id, user_id=wanted.user_id, lines=wanted.lines, attempt=wanted.attempt
-        )
-        answer = await self.intake.order("deduct_order", work, items=len(wanted.lines))
-        sold = _value(answer, _OF_DEDUCT_ORDER)
-        return messages.DeductOrderResponse(
-            outcome=OUTCOMES[sold.outcome],
-            replayed=sold.replayed,
-            order=self._order(sold.order),
-            short_lines=map(_line, sold.short),
-        )
+        answer = await self._deduct_order(request, resent=was_sent_before(context))
+        return self._sold(_value(answer, _OF_DEDUCT_ORDER), "")
+
+    async def batch_deduct_order(
+        self, request: messages.BatchDeductOrderRequest, context: Context
+    ) -> messages.BatchDeductOrderResponse:
+        """The same for many orders at once."""
+        resent = was_sent_before(context)
+
+        async def one(item: messages.DeductOrderRequest) -> OrderAnswer:
+            return await self._deduct_order(item, resent=resent)
+
+        results = await self._each(request.items, one, self._sold)
+        return messages.BatchDeductOrderResponse(results=results)
 
     async def confirm(
         self, request: messages.ConfirmRequest, _context: Context
@@ -122,23 +124,49 @@ class OrderService:
         self, request: messages.ExtendHoldRequest, _context: Context
     ) -> messages.ExtendHoldResponse:
         """Move the deadline of a hold."""
-        validation.named_order(request, validation.extension(request.ttl_s))
-        work = self.orders.extend(
-            request.order_id, float(request.ttl_s), product_id=request.product_id
-        )
-        answer = _value(await self.intake.order("extend_hold", work), _OF_EXTEND)
-        return messages.ExtendHoldResponse(order=self._order(answer.order))
+        return self._extended(_value(await self._extend(request), _OF_EXTEND), "")
+
+    async def batch_extend_hold(
+        self, request: messages.BatchExtendHoldRequest, _context: Context
+    ) -> messages.BatchExtendHoldResponse:
+        """The same for many orders at once."""
+        results = await self._each(request.items, self._extend, self._extended)
+        return messages.BatchExtendHoldResponse(results=results)
 
     async def get_order(
         self, request: messages.GetOrderRequest, _context: Context
     ) -> messages.GetOrderResponse:
         """Read an order, in whatever state it is."""
-        validation.named_order(request)
-        work = self.orders.get(request.order_id, product_id=request.product_id)
-        answer = await self.intake.order("get_order", work)
+        answer = await self._get(request)
         if answer.order is None:
             raise refused(answer)
-        return messages.GetOrderResponse(order=self._order(answer.order))
+        return self._read(answer, "")
+
+    async def batch_get_order(
+        self, request: messages.BatchGetOrderRequest, _context: Context
+    ) -> messages.BatchGetOrderResponse:
+        """The same for many orders at once."""
+        results = await self._each(request.items, self._get, self._read)
+        return messages.BatchGetOrderResponse(results=results)
+
+    async def _deduct_order(
+        self, item: messages.DeductOrderRequest, *, resent: bool
+    ) -> OrderAnswer:
+        wanted = validation.order(item, resent=resent)
+        work = self.orders.sell(
+            wanted.order_id, user_id=wanted.user_id, lines=wanted.lines, attempt=wanted.attempt
+        )
+        return await self.intake.order("deduct_order", work, items=len(wanted.lines))
+
+    async def _extend(self, item: messages.ExtendHoldRequest) -> OrderAnswer:
+        validation.named_order(item, validation.extension(item.ttl_s))
+        work = self.orders.extend(item.order_id, float(item.ttl_s), product_id=item.product_id)
+        return await self.intake.order("extend_hold", work)
+
+    async def _get(self, item: messages.GetOrderRequest) -> OrderAnswer:
+        validation.named_order(item)
+        work = self.orders.get(item.order_id, product_id=item.product_id)
+        return await self.intake.order("get_order", work)
 
     async def _reserve(self, item: messages.ReserveRequest, *, resent: bool) -> OrderAnswer:
         wanted = validation.order(item, resent=resent, also=validation.ttl(item.ttl_s))
@@ -189,6 +217,25 @@ class OrderService:
             order=self._order(answer.order),
             short_lines=map(_line, answer.short),
             reason=reason,
+        )
+
+    def _sold(self, answer: OrderAnswer, reason: str) -> messages.DeductOrderResponse:
+        return messages.DeductOrderResponse(
+            outcome=OUTCOMES[answer.outcome],
+            replayed=answer.replayed,
+            order=self._order(answer.order),
+            short_lines=map(_line, answer.short),
+            reason=reason,
+        )
+
+    def _extended(self, answer: OrderAnswer, reason: str) -> messages.ExtendHoldResponse:
+        return messages.ExtendHoldResponse(
+            order=self._order(answer.order), outcome=OUTCOMES[answer.outcome], reason=reason
+        )
+
+    def _read(self, answer: OrderAnswer, reason: str) -> messages.GetOrderResponse:
+        return messages.GetOrderResponse(
+            order=self._order(answer.order), outcome=OUTCOMES[answer.outcome], reason=reason
         )
 
     def _confirmed(self, answer: OrderAnswer, reason: str) -> messages.ConfirmResponse:

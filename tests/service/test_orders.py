@@ -10,6 +10,9 @@ from grpc import StatusCode
 from inventory.v1 import inventory_pb2
 from inventory.v1.inventory_pb2 import (
     BatchConfirmRequest,
+    BatchDeductOrderRequest,
+    BatchExtendHoldRequest,
+    BatchGetOrderRequest,
     BatchReleaseRequest,
     BatchReserveRequest,
     ConfirmRequest,
@@ -152,6 +155,9 @@ async def test_every_outcome_is_a_value_in_a_batch(service: Service, outcome: Ou
         "BatchReserve": BatchReserveRequest(items=[CALLS["Reserve"]]),
         "BatchConfirm": BatchConfirmRequest(items=[CALLS["Confirm"]]),
         "BatchRelease": BatchReleaseRequest(items=[CALLS["Release"]]),
+        "BatchDeductOrder": BatchDeductOrderRequest(items=[CALLS["DeductOrder"]]),
+        "BatchExtendHold": BatchExtendHoldRequest(items=[CALLS["ExtendHold"]]),
+        "BatchGetOrder": BatchGetOrderRequest(items=[GetOrderRequest(order_id=5)]),
     }
     for name, batch in batches.items():
         service.orders.answers = [OrderAnswer(outcome, reason=Reason.PRODUCT_CLOSED)]
@@ -247,6 +253,9 @@ async def test_an_order_out_of_bounds_is_not_sold(
         ("BatchReserve", BatchReserveRequest(), "INVALID_ITEMS"),
         ("BatchConfirm", BatchConfirmRequest(items=[ConfirmRequest()] * 501), "INVALID_ITEMS"),
         ("BatchRelease", BatchReleaseRequest(), "INVALID_ITEMS"),
+        ("BatchDeductOrder", BatchDeductOrderRequest(), "INVALID_ITEMS"),
+        ("BatchExtendHold", BatchExtendHoldRequest(), "INVALID_ITEMS"),
+        ("BatchGetOrder", BatchGetOrderRequest(items=[GetOrderRequest()] * 501), "INVALID_ITEMS"),
     ],
 )
 async def test_a_call_out_of_bounds_reaches_no_stock(

@@ -190,6 +190,9 @@ class OrderCalls:
     def BatchRelease(self, request, context):  # noqa: N802
         return self._together(request, context, self._released, inventory_pb2.BatchReleaseResponse)
 
+    def BatchDeductOrder(self, request, context):  # noqa: N802
+        return self._together(request, context, self._sold, inventory_pb2.BatchDeductOrderResponse)
+
     def ExtendHold(self, request, context):  # noqa: N802
         self._may_fail(context, lambda: None)
         order = self._found(request.order_id, context)

@@ -218,6 +218,8 @@ async def test_a_batch_has_an_outcome_for_each_order_and_sends_again_what_passes
     assert sent == [(5, 1), (6, 1), (7, 1), (6, 2)]
     confirmed = await client.batch_confirm([5, 9])
     assert [each.outcome for each in confirmed] == [Outcome.CONFIRMED, Outcome.UNKNOWN_ORDER]
+    sold = await client.batch_deduct_order([Reservation(8, TWO_LINES)])
+    assert [each.outcome for each in sold] == [Outcome.CONFIRMED]
     released = await client.batch_release([6, 5])
     assert [each.outcome for each in released] == [Outcome.RELEASED, Outcome.CONFIRMED]
 

@@ -155,6 +155,13 @@ class AsyncInventoryClient:
         wanted = Reservation(order_id, tuple(lines), user_id, attempt=attempt)
         return await self._run(self._calls.deduct_order(wanted, deadline_s))
 
+    async def batch_deduct_order(
+        self, items: Sequence[Reservation], *, deadline_s: float | None = None
+    ) -> tuple[OrderResult, ...]:
+        """Sells up to 500 orders, each for itself; every outcome is a value, in order. Their `ttl_s` is
+        not used."""
+        return await self._run(self._calls.batch_deduct_order(items, deadline_s))
+
     async def confirm(
         self, order_id: int, *, product_id: int = 0, deadline_s: float | None = None
     ) -> OrderResult:

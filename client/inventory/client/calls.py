@@ -48,6 +48,7 @@ from inventory.client.retrier import Retrier
 from inventory.client.retry import FOR_ADMIN, Budget
 from inventory.client.rpcs import (
     BATCH_CONFIRM,
+    BATCH_DEDUCT_ORDER,
     BATCH_GET_STOCK,
     BATCH_RELEASE,
     BATCH_RESERVE,
@@ -192,14 +193,13 @@ class Calls:
         return self._retrier.order_batch(BATCH_RESERVE, requests, deadline_s=deadline_s)
 
     def deduct_order(self, wanted: Reservation, deadline_s: float | None) -> Steps[OrderResult]:
-        request = build(
-            inventory_pb2.DeductOrderRequest,
-            order_id=wanted.order_id,
-            user_id=wanted.user_id,
-            lines=_lines(wanted.lines),
-            attempt=wanted.attempt,
-        )
-        return self._order(SELLING, request, deadline_s)
+        return self._order(SELLING, _sale(wanted), deadline_s)
+
+    def batch_deduct_order(
+        self, items: Sequence[Reservation], deadline_s: float | None
+    ) -> Steps[tuple[OrderResult, ...]]:
+        requests = [_sale(item) for item in items]
+        return self._retrier.order_batch(BATCH_DEDUCT_ORDER, requests, deadline_s=deadline_s)
 
     def confirm(
         self, order_id: int, product_id: int, deadline_s: float | None
@@ -285,6 +285,16 @@ def _reservation(wanted: Reservation) -> inventory_pb2.ReserveRequest:
         user_id=wanted.user_id,
         lines=_lines(wanted.lines),
         ttl_s=wanted.ttl_s,
+        attempt=wanted.attempt,
+    )
+
+
+def _sale(wanted: Reservation) -> inventory_pb2.DeductOrderRequest:
+    return build(
+        inventory_pb2.DeductOrderRequest,
+        order_id=wanted.order_id,
+        user_id=wanted.user_id,
+        lines=_lines(wanted.lines),
         attempt=wanted.attempt,
     )
 

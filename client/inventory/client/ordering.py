@@ -115,19 +115,17 @@ def settled_order(result: OrderResult, values: Collection[Outcome]) -> OrderResu
 
 def _result_of(order_id: int, response: _Response) -> OrderResult:
     short = () if isinstance(response, _WithoutLines) else lines_of(response.short_lines)
-    reason = "" if isinstance(response, _WithoutReason) else response.reason
     return OrderResult(
         order_id=order_id,
-        outcome=outcome_of(response.outcome, reason),
+        outcome=outcome_of(response.outcome, response.reason),
         replayed=response.replayed,
         order=order_of(response.order) if response.HasField("order") else None,
         short_lines=short,
-        reason=reason,
+        reason=response.reason,
     )
 
 
 _WithoutLines = inventory_pb2.ConfirmResponse | inventory_pb2.ReleaseResponse
-_WithoutReason = inventory_pb2.DeductOrderResponse
 
 _KINDS: dict[Outcome, type[InventoryError]] = {
     **KINDS,

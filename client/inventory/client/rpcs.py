@@ -77,6 +77,12 @@ DEDUCT_ORDER = Rpc(
     inventory_pb2.DeductOrderResponse,
     acts=True,
 )
+BATCH_DEDUCT_ORDER = Rpc(
+    _INVENTORY + "BatchDeductOrder",
+    inventory_pb2.BatchDeductOrderRequest,
+    inventory_pb2.BatchDeductOrderResponse,
+    acts=True,
+)
 CONFIRM = Rpc(
     _INVENTORY + "Confirm", inventory_pb2.ConfirmRequest, inventory_pb2.ConfirmResponse, acts=True
 )

@@ -1041,10 +1041,13 @@ class DeductOrderResponse(_message.Message):
     REPLAYED_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
     SHORT_LINES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     outcome: Global___Outcome.ValueType
     """CONFIRMED or INSUFFICIENT_STOCK; RETAKEN where the order had been sold so before."""
     replayed: _builtins.bool
     """True: the order had been sold before."""
+    reason: _builtins.str
+    """Why, in UPPER_SNAKE_CASE, where outcome alone does not say it."""
     @_builtins.property
     def order(self) -> Global___Order:
         """The order, also one that was refused; not set where nothing of it is remembered."""
@@ -1060,14 +1063,63 @@ class DeductOrderResponse(_message.Message):
         replayed: _builtins.bool = ...,
         order: Global___Order | None = ...,
         short_lines: _abc.Iterable[Global___OrderLine] | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "outcome", b"outcome", "replayed", b"replayed", "short_lines", b"short_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "outcome", b"outcome", "reason", b"reason", "replayed", b"replayed", "short_lines", b"short_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeductOrderResponse: _TypeAlias = DeductOrderResponse  # noqa: Y015
+
+@_typing.final
+class BatchDeductOrderRequest(_message.Message):
+    """Orders to sell at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeductOrderRequest]:
+        """1 to 500 orders."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___DeductOrderRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchDeductOrderRequest: _TypeAlias = BatchDeductOrderRequest  # noqa: Y015
+
+@_typing.final
+class BatchDeductOrderResponse(_message.Message):
+    """The answers to a BatchDeductOrderRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeductOrderResponse]:
+        """One per item, in the order of the items; any outcome is a value."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___DeductOrderResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchDeductOrderResponse: _TypeAlias = BatchDeductOrderResponse  # noqa: Y015
 
 @_typing.final
 class ConfirmRequest(_message.Message):
@@ -1331,6 +1383,12 @@ class ExtendHoldResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ORDER_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    outcome: Global___Outcome.ValueType
+    """HELD, or how the order ended; in a batch any other outcome, too."""
+    reason: _builtins.str
+    """Why, in UPPER_SNAKE_CASE, where outcome alone does not say it."""
     @_builtins.property
     def order(self) -> Global___Order:
         """The order."""
@@ -1339,14 +1397,64 @@ class ExtendHoldResponse(_message.Message):
         self,
         *,
         order: Global___Order | None = ...,
+        outcome: Global___Outcome.ValueType = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "outcome", b"outcome", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExtendHoldResponse: _TypeAlias = ExtendHoldResponse  # noqa: Y015
+
+@_typing.final
+class BatchExtendHoldRequest(_message.Message):
+    """Holds to extend."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExtendHoldRequest]:
+        """1 to 500 orders."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___ExtendHoldRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchExtendHoldRequest: _TypeAlias = BatchExtendHoldRequest  # noqa: Y015
+
+@_typing.final
+class BatchExtendHoldResponse(_message.Message):
+    """The answers to a BatchExtendHoldRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExtendHoldResponse]:
+        """One per item, in the order of the items."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___ExtendHoldResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchExtendHoldResponse: _TypeAlias = BatchExtendHoldResponse  # noqa: Y015
 
 @_typing.final
 class GetOrderRequest(_message.Message):
@@ -1381,6 +1489,12 @@ class GetOrderResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ORDER_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    outcome: Global___Outcome.ValueType
+    """The order's state as an outcome, UNAVAILABLE while it is being decided; in a batch any other outcome, too."""
+    reason: _builtins.str
+    """Why, in UPPER_SNAKE_CASE, where outcome alone does not say it."""
     @_builtins.property
     def order(self) -> Global___Order:
         """The order as it is now."""
@@ -1389,14 +1503,64 @@ class GetOrderResponse(_message.Message):
         self,
         *,
         order: Global___Order | None = ...,
+        outcome: Global___Outcome.ValueType = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "outcome", b"outcome", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetOrderResponse: _TypeAlias = GetOrderResponse  # noqa: Y015
+
+@_typing.final
+class BatchGetOrderRequest(_message.Message):
+    """Which orders to read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetOrderRequest]:
+        """1 to 500 orders."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___GetOrderRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchGetOrderRequest: _TypeAlias = BatchGetOrderRequest  # noqa: Y015
+
+@_typing.final
+class BatchGetOrderResponse(_message.Message):
+    """Orders as they are now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetOrderResponse]:
+        """One per item, in the order of the items."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___GetOrderResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchGetOrderResponse: _TypeAlias = BatchGetOrderResponse  # noqa: Y015
 
 @_typing.final
 class WatchEventsRequest(_message.Message):

@@ -85,6 +85,11 @@ class InventoryServiceStub:
                 request_serializer=inventory_dot_v1_dot_inventory__pb2.DeductOrderRequest.SerializeToString,
                 response_deserializer=inventory_dot_v1_dot_inventory__pb2.DeductOrderResponse.FromString,
                 _registered_method=True)
+        self.BatchDeductOrder = channel.unary_unary(
+                '/inventory.v1.InventoryService/BatchDeductOrder',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.BatchDeductOrderRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchDeductOrderResponse.FromString,
+                _registered_method=True)
         self.Confirm = channel.unary_unary(
                 '/inventory.v1.InventoryService/Confirm',
                 request_serializer=inventory_dot_v1_dot_inventory__pb2.ConfirmRequest.SerializeToString,
@@ -110,10 +115,20 @@ class InventoryServiceStub:
                 request_serializer=inventory_dot_v1_dot_inventory__pb2.ExtendHoldRequest.SerializeToString,
                 response_deserializer=inventory_dot_v1_dot_inventory__pb2.ExtendHoldResponse.FromString,
                 _registered_method=True)
+        self.BatchExtendHold = channel.unary_unary(
+                '/inventory.v1.InventoryService/BatchExtendHold',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.BatchExtendHoldRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchExtendHoldResponse.FromString,
+                _registered_method=True)
         self.GetOrder = channel.unary_unary(
                 '/inventory.v1.InventoryService/GetOrder',
                 request_serializer=inventory_dot_v1_dot_inventory__pb2.GetOrderRequest.SerializeToString,
                 response_deserializer=inventory_dot_v1_dot_inventory__pb2.GetOrderResponse.FromString,
+                _registered_method=True)
+        self.BatchGetOrder = channel.unary_unary(
+                '/inventory.v1.InventoryService/BatchGetOrder',
+                request_serializer=inventory_dot_v1_dot_inventory__pb2.BatchGetOrderRequest.SerializeToString,
+                response_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchGetOrderResponse.FromString,
                 _registered_method=True)
         self.WatchEvents = channel.unary_stream(
                 '/inventory.v1.InventoryService/WatchEvents',
@@ -203,6 +218,13 @@ class InventoryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BatchDeductOrder(self, request, context):
+        """Sells many orders at once; each stands alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Confirm(self, request, context):
         """Sells what an order holds.
 
@@ -243,10 +265,24 @@ class InventoryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BatchExtendHold(self, request, context):
+        """Extends many holds at once; each stands alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetOrder(self, request, context):
         """Reads an order. Orders are remembered for INVENTORY_RECORD_TTL_S (a day by default) after their last
         change. Reading a hold whose time is over may be what ends it, as the service would by itself: no call
         is answered otherwise than without it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchGetOrder(self, request, context):
+        """Reads many orders at once; the same is said of each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -320,6 +356,11 @@ def add_InventoryServiceServicer_to_server(servicer, server):
                     request_deserializer=inventory_dot_v1_dot_inventory__pb2.DeductOrderRequest.FromString,
                     response_serializer=inventory_dot_v1_dot_inventory__pb2.DeductOrderResponse.SerializeToString,
             ),
+            'BatchDeductOrder': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchDeductOrder,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchDeductOrderRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.BatchDeductOrderResponse.SerializeToString,
+            ),
             'Confirm': grpc.unary_unary_rpc_method_handler(
                     servicer.Confirm,
                     request_deserializer=inventory_dot_v1_dot_inventory__pb2.ConfirmRequest.FromString,
@@ -345,10 +386,20 @@ def add_InventoryServiceServicer_to_server(servicer, server):
                     request_deserializer=inventory_dot_v1_dot_inventory__pb2.ExtendHoldRequest.FromString,
                     response_serializer=inventory_dot_v1_dot_inventory__pb2.ExtendHoldResponse.SerializeToString,
             ),
+            'BatchExtendHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchExtendHold,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchExtendHoldRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.BatchExtendHoldResponse.SerializeToString,
+            ),
             'GetOrder': grpc.unary_unary_rpc_method_handler(
                     servicer.GetOrder,
                     request_deserializer=inventory_dot_v1_dot_inventory__pb2.GetOrderRequest.FromString,
                     response_serializer=inventory_dot_v1_dot_inventory__pb2.GetOrderResponse.SerializeToString,
+            ),
+            'BatchGetOrder': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchGetOrder,
+                    request_deserializer=inventory_dot_v1_dot_inventory__pb2.BatchGetOrderRequest.FromString,
+                    response_serializer=inventory_dot_v1_dot_inventory__pb2.BatchGetOrderResponse.SerializeToString,
             ),
             'WatchEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchEvents,
@@ -621,6 +672,33 @@ class InventoryService:
             _registered_method=True)
 
     @staticmethod
+    def BatchDeductOrder(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/BatchDeductOrder',
+            inventory_dot_v1_dot_inventory__pb2.BatchDeductOrderRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.BatchDeductOrderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Confirm(request,
             target,
             options=(),
@@ -756,6 +834,33 @@ class InventoryService:
             _registered_method=True)
 
     @staticmethod
+    def BatchExtendHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/BatchExtendHold',
+            inventory_dot_v1_dot_inventory__pb2.BatchExtendHoldRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.BatchExtendHoldResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetOrder(request,
             target,
             options=(),
@@ -772,6 +877,33 @@ class InventoryService:
             '/inventory.v1.InventoryService/GetOrder',
             inventory_dot_v1_dot_inventory__pb2.GetOrderRequest.SerializeToString,
             inventory_dot_v1_dot_inventory__pb2.GetOrderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchGetOrder(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inventory.v1.InventoryService/BatchGetOrder',
+            inventory_dot_v1_dot_inventory__pb2.BatchGetOrderRequest.SerializeToString,
+            inventory_dot_v1_dot_inventory__pb2.BatchGetOrderResponse.FromString,
             options,
             channel_credentials,
             insecure,

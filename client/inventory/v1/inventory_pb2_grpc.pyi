@@ -68,6 +68,8 @@ class InventoryServiceStub:
     """Reserves for many orders at once; each stands alone."""
     DeductOrder: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.DeductOrderRequest, _inventory_pb2.DeductOrderResponse]
     """Reserve and Confirm in one call: sells all lines of an order, or none."""
+    BatchDeductOrder: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.BatchDeductOrderRequest, _inventory_pb2.BatchDeductOrderResponse]
+    """Sells many orders at once; each stands alone."""
     Confirm: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.ConfirmRequest, _inventory_pb2.ConfirmResponse]
     """Sells what an order holds.
 
@@ -86,11 +88,15 @@ class InventoryServiceStub:
     """Moves the deadline of a hold; never to an earlier time, nor beyond what an order may be held in all,
     see ExtendHoldRequest. Of an order that is sold it changes nothing and is OK.
     """
+    BatchExtendHold: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.BatchExtendHoldRequest, _inventory_pb2.BatchExtendHoldResponse]
+    """Extends many holds at once; each stands alone."""
     GetOrder: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.GetOrderRequest, _inventory_pb2.GetOrderResponse]
     """Reads an order. Orders are remembered for INVENTORY_RECORD_TTL_S (a day by default) after their last
     change. Reading a hold whose time is over may be what ends it, as the service would by itself: no call
     is answered otherwise than without it.
     """
+    BatchGetOrder: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.BatchGetOrderRequest, _inventory_pb2.BatchGetOrderResponse]
+    """Reads many orders at once; the same is said of each."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_inventory_pb2.WatchEventsRequest, _inventory_pb2.WatchEventsResponse]
     """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
     ledger, which is for each product the order in which it happened at each of its shards.
@@ -138,6 +144,8 @@ class InventoryServiceAsyncStub(InventoryServiceStub):
     """Reserves for many orders at once; each stands alone."""
     DeductOrder: _aio.UnaryUnaryMultiCallable[_inventory_pb2.DeductOrderRequest, _inventory_pb2.DeductOrderResponse]  # type: ignore[assignment]
     """Reserve and Confirm in one call: sells all lines of an order, or none."""
+    BatchDeductOrder: _aio.UnaryUnaryMultiCallable[_inventory_pb2.BatchDeductOrderRequest, _inventory_pb2.BatchDeductOrderResponse]  # type: ignore[assignment]
+    """Sells many orders at once; each stands alone."""
     Confirm: _aio.UnaryUnaryMultiCallable[_inventory_pb2.ConfirmRequest, _inventory_pb2.ConfirmResponse]  # type: ignore[assignment]
     """Sells what an order holds.
 
@@ -156,11 +164,15 @@ class InventoryServiceAsyncStub(InventoryServiceStub):
     """Moves the deadline of a hold; never to an earlier time, nor beyond what an order may be held in all,
     see ExtendHoldRequest. Of an order that is sold it changes nothing and is OK.
     """
+    BatchExtendHold: _aio.UnaryUnaryMultiCallable[_inventory_pb2.BatchExtendHoldRequest, _inventory_pb2.BatchExtendHoldResponse]  # type: ignore[assignment]
+    """Extends many holds at once; each stands alone."""
     GetOrder: _aio.UnaryUnaryMultiCallable[_inventory_pb2.GetOrderRequest, _inventory_pb2.GetOrderResponse]  # type: ignore[assignment]
     """Reads an order. Orders are remembered for INVENTORY_RECORD_TTL_S (a day by default) after their last
     change. Reading a hold whose time is over may be what ends it, as the service would by itself: no call
     is answered otherwise than without it.
     """
+    BatchGetOrder: _aio.UnaryUnaryMultiCallable[_inventory_pb2.BatchGetOrderRequest, _inventory_pb2.BatchGetOrderResponse]  # type: ignore[assignment]
+    """Reads many orders at once; the same is said of each."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_inventory_pb2.WatchEventsRequest, _inventory_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
     ledger, which is for each product the order in which it happened at each of its shards.
@@ -261,6 +273,14 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
         """Reserve and Confirm in one call: sells all lines of an order, or none."""
 
     @_abc_1.abstractmethod
+    def BatchDeductOrder(
+        self,
+        request: _inventory_pb2.BatchDeductOrderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.BatchDeductOrderResponse, _abc.Awaitable[_inventory_pb2.BatchDeductOrderResponse]]:
+        """Sells many orders at once; each stands alone."""
+
+    @_abc_1.abstractmethod
     def Confirm(
         self,
         request: _inventory_pb2.ConfirmRequest,
@@ -309,6 +329,14 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def BatchExtendHold(
+        self,
+        request: _inventory_pb2.BatchExtendHoldRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.BatchExtendHoldResponse, _abc.Awaitable[_inventory_pb2.BatchExtendHoldResponse]]:
+        """Extends many holds at once; each stands alone."""
+
+    @_abc_1.abstractmethod
     def GetOrder(
         self,
         request: _inventory_pb2.GetOrderRequest,
@@ -318,6 +346,14 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
         change. Reading a hold whose time is over may be what ends it, as the service would by itself: no call
         is answered otherwise than without it.
         """
+
+    @_abc_1.abstractmethod
+    def BatchGetOrder(
+        self,
+        request: _inventory_pb2.BatchGetOrderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inventory_pb2.BatchGetOrderResponse, _abc.Awaitable[_inventory_pb2.BatchGetOrderResponse]]:
+        """Reads many orders at once; the same is said of each."""
 
     @_abc_1.abstractmethod
     def WatchEvents(
