@@ -112,8 +112,11 @@ class Finder:
 
     async def bar(self, order_id: int, product_id: int) -> Known | None:
         """Leave a tombstone in every partition, so that a late copy holds nothing; the order, if it
-        came meanwhile."""
-        return self._only(order_id, product_id, await self._barring.ask(order_id))
+        came meanwhile. StockUnavailableError: some of them may have it."""
+        try:
+            return self._only(order_id, product_id, await self._barring.ask(order_id))
+        except StockUnavailableError as failure:
+            raise StockUnavailableError(Reason.OUTCOME_UNKNOWN, failure.detail) from failure
 
     async def _everywhere(self, ask: _Ask, order_ids: Sequence[int]) -> list[_Seen]:
         """What all partitions say of each order; one call to each, however many orders wait."""
@@ -150,8 +153,6 @@ class Finder:
         if candidates:
             return candidates[0]
         if isinstance(seen.failure, StockUnavailableError):
-            if seen.failure.reason is Reason.RECORDS_FULL:
-                raise seen.failure
             text = f"order {order_id}"
             raise StockUnavailableError(Reason.SHARDS_UNREACHABLE, text) from seen.failure
         if seen.failure is not None:

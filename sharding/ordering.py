@@ -221,7 +221,11 @@ class Orders:
         given = await self._take_again(order)
         if any(answer.outcome in UNDECIDED for answer in given):
             return OrderAnswer(Outcome.UNAVAILABLE, order, reason=Reason.OUTCOME_UNKNOWN)
-        _, has_changed, order = await self._decide(partition, order, _verdict(order, given))
+        try:
+            _, has_changed, order = await self._decide(partition, order, _verdict(order, given))
+        except StockUnavailableError as failure:
+            # Its lines are held again, and the same call decides, or a keeper does.
+            raise StockUnavailableError(Reason.OUTCOME_UNKNOWN, failure.detail) from failure
         await self._delivery.deliver(partition, order)
         return answer_of(order, replayed=not has_changed)
 

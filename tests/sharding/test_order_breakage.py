@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from itertools import count
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from deploy.local.stack import LocalStack
 from sharding import keys, ordering
 from sharding.cluster import Cluster, LaneKind
-from sharding.coordinator import DueOrder, DueOrders, LineEnd, Want, Wish
+from sharding.coordinator import Decided, DueOrder, DueOrders, LineEnd, Want, Wish
+from sharding.desk import Desk
 from sharding.errors import StockUnavailableError
 from sharding.events import Status
+from sharding.finding import Finder
 from sharding.ordering import Orders
 from sharding.orders import Line, canonical, request_id_of
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, Resolution, Resolved
@@ -322,6 +325,49 @@ async def test_what_became_of_a_lost_decision_is_never_worded_as_nothing(
                 Reason.OUTCOME_UNKNOWN,
             )
     assert (await orders.confirm(order_id)).outcome is Outcome.CONFIRMED
+
+
+async def test_a_release_that_may_have_barred_the_order_is_never_worded_as_nothing(
+    orders: Orders, load: LoadProduct, order_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reached some partitions, and another does not answer."""
+    product = await load(5)
+    bar = orders._coordinator.bar
+    finder = Finder(orders._coordinator._cluster, orders._coordinator, orders._tasks)
+    monkeypatch.setattr(orders, "_finder", finder)
+
+    async def partly(partition: int, order_ids: Sequence[int]) -> list[bytes]:
+        if partition == PARTITIONS - 1:
+            raise StockUnavailableError(Reason.NOT_EXECUTED, "away")
+        return await bar(partition, order_ids)
+
+    monkeypatch.setattr(
+        finder, "_barring", Desk(partial(finder._everywhere, partly), orders._tasks, size_max=1)
+    )
+    released = await orders.release(order_id)
+    late = await orders.reserve(order_id, user_id=0, lines=[Line(product, 1)], ttl_s=TTL_S)
+    assert (released.outcome, released.reason) == (Outcome.UNAVAILABLE, Reason.OUTCOME_UNKNOWN)
+    assert late.outcome is not Outcome.HELD
+
+
+async def test_a_retake_that_has_begun_is_never_worded_as_nothing(
+    orders: Orders, stock: Stock, load: LoadProduct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products = [await load(5), await load(5)]
+    order_id = await expired(orders, [Line(each, 1) for each in products])
+    decide = orders._coordinator.decide
+
+    async def no_verdict(partition: int, product_id: int, want: Want) -> Decided | None:
+        if want.what is Wish.SELL_RETAKEN:
+            raise StockUnavailableError(Reason.NOT_EXECUTED, "away")
+        return await decide(partition, product_id, want)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(orders._coordinator, "decide", no_verdict)
+        answer = await orders.confirm(order_id)
+    assert (answer.outcome, answer.reason) == (Outcome.UNAVAILABLE, Reason.OUTCOME_UNKNOWN)
+    assert (await orders.confirm(order_id)).outcome is Outcome.RETAKEN
+    assert [await held(stock, each) for each in products] == [(4, 0, 1), (4, 0, 1)]
 
 
 async def test_a_product_of_neither_order_chooses_none(

@@ -610,7 +610,9 @@ class Stock(_message.Message):
     layout_version: _builtins.int
     """Which split over shards this is; it grows by each change."""
     inexact: _builtins.bool
-    """True: units were moving all the time while they were read, so the sums may be off by what moved."""
+    """True: units were moving all the time while they were read, so the sums may be off by what moved; or the
+    product is being taken off sale, and these are the ledger's counts, which may lag.
+    """
     status: Global___ProductStatus.ValueType
     """Where the product is in its life."""
     @_builtins.property
