@@ -88,11 +88,9 @@ class Lifecycle:
             if not await self._closed_within(wait_s, row):
                 raise _close_pending()
             return await self._products.finish_close(product_id, epoch=row.epoch)
-        except (
-            CloseBusyError,
-            StockUnavailableError,
-            LedgerUnavailableError,
-        ) as error:
+        except CloseBusyError as error:
+            raise _close_busy() from error
+        except (StockUnavailableError, LedgerUnavailableError) as error:
             raise _close_pending() from error
         except LoadConflictError as error:
             raise _conflict("CLOSE_CONFLICT", "the live stock is in another epoch") from error
@@ -166,6 +164,14 @@ def _load_pending() -> RefusedError:
 def _close_pending() -> RefusedError:
     return unavailable(
         "CLOSE_PENDING", "the product is being taken off sale; call Close again until it is closed"
+    )
+
+
+def _close_busy() -> RefusedError:
+    return unavailable(
+        "CLOSE_PENDING",
+        "orders still hold units of the product, or units are on their way between its shards: "
+        "ListHolds says which orders; call Close again when their holds have ended",
     )
 
 

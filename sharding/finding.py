@@ -71,6 +71,10 @@ class Finder:
         while len(self._places) > PLACES_MAX:
             self._places.popitem(last=False)
 
+    def remembered(self, order_id: int) -> Place | None:
+        """Where this process saw the order."""
+        return self._places.get(order_id)
+
     async def likely(self, order_id: int, product_id: int) -> list[Place]:
         """Where the order may be, best guess first. `product_id`: one of its products, or 0."""
         remembered = self._places.get(order_id)

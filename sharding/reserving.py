@@ -69,6 +69,8 @@ class Reserving:
     async def reserve(self, wanted: Wanted) -> OrderAnswer:
         """HELD or CONFIRMED; INSUFFICIENT_STOCK with the lines that are short; how it ended before.
         StockUnavailableError."""
+        if await self._is_taken(wanted):
+            return OrderAnswer(Outcome.REQUEST_MISMATCH)
         if len(wanted.lines) > 1:
             objection = await self._objection(wanted)
             if objection is not None:
@@ -87,6 +89,23 @@ class Reserving:
         except StockUnavailableError as failure:
             # Some lines are held by now, and the same call again decides.
             raise StockUnavailableError(Reason.OUTCOME_UNKNOWN, failure.detail) from failure
+
+    async def _is_taken(self, wanted: Wanted) -> bool:
+        """Whether the id is another order's, which has another first product, as far as can be told now.
+
+        Of a first try nobody has heard; only what this process knows anyway is looked at.
+        """
+        first = wanted.lines[0].product_id
+        place = self._finder.remembered(wanted.order_id)
+        if place is not None:
+            return place.product_id != first
+        if wanted.attempt == 1:
+            return False
+        try:
+            known = await self._finder.find(wanted.order_id, first)
+        except StockUnavailableError:
+            return False
+        return known is not None and known.order is not None and known.order.first_product != first
 
     async def _objection(self, wanted: Wanted) -> Answer | None:
         """Why a line can never be held, as far as that is known without holding any."""

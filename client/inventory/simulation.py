@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
+from zlib import crc32
 
 from inventory.client import AsyncInventoryClient, Deduction, DeductItem, Outcome, Stock
 from inventory.client.outcomes import OF_ORDERS
@@ -156,7 +157,14 @@ class _Tally:
 
     def item(self, request_id: str, *, attempt: int) -> DeductItem:
         sale = self.sale
-        return DeductItem(sale.product_id, sale.quantity, request_id, attempt=attempt)
+        # Of a product with a limit per user every buyer is a user, in each copy of the request the same.
+        return DeductItem(
+            sale.product_id,
+            sale.quantity,
+            request_id,
+            user_id=1 + crc32(request_id.encode()),
+            attempt=attempt,
+        )
 
     def answered(self, answers: Sequence[Deduction], *, took_s: float) -> None:
         """Takes the answers to all copies of one buyer's request."""

@@ -63,6 +63,19 @@ async def product(target: str) -> str:
     return product_id
 
 
+async def test_settings_that_are_not_named_stay_as_they_are(target: str) -> None:
+    product_id = next(_product_ids)
+    put = ("--json", "product", "put", product_id)
+    first = await inventoryctl(
+        target, *put, "--total", "50", "--name", "Watch", "--shards", "2",
+        "--buffer-percent", "0", "--low-stock", "5",
+    )  # fmt: skip
+    changed = await inventoryctl(target, *put, "--max-per-user", "3")
+    assert (first.code, changed.code) == (0, 0), first.complaint + changed.complaint
+    told = {**first.message, "max_per_user": 3}
+    assert {**changed.message, "version": 0} == {**told, "version": 0}
+
+
 async def test_a_repeated_deduction_says_the_same_and_takes_nothing_twice(
     target: str, product: str
 ) -> None:

@@ -146,9 +146,9 @@ async def test_two_orders_of_one_id_share_no_line(
     orders: Orders, keeper: Orders, stock: Stock, load: LoadProduct, order_id: int
 ) -> None:
     first, second = sorted([await load(5), await load(5)])
-    await orders.reserve(order_id, user_id=0, lines=[Line(second, 1)], ttl_s=TTL_S)
-    both = [Line(first, 1), Line(second, 2)]
-    await orders.reserve(order_id, user_id=0, lines=both, ttl_s=TTL_S)
+    alone, both = [Line(second, 1)], [Line(first, 1), Line(second, 2)]
+    await keeper.reserve(order_id, user_id=0, lines=alone, ttl_s=TTL_S, attempt=1)
+    await orders.reserve(order_id, user_id=0, lines=both, ttl_s=TTL_S, attempt=1)
     assert await held(stock, second) == (2, 3, 0)
     assert (await keeper.release(order_id, product_id=first)).outcome is Outcome.RELEASED
     assert await held(stock, second) == (4, 1, 0)
@@ -156,6 +156,20 @@ async def test_two_orders_of_one_id_share_no_line(
     assert confirmed.outcome is Outcome.CONFIRMED
     assert await held(stock, first) == (5, 0, 0)
     assert await held(stock, second) == (4, 0, 1)
+
+
+async def test_an_id_that_may_be_known_is_no_other_orders(
+    orders: Orders, keeper: Orders, load: LoadProduct, order_id: int
+) -> None:
+    lines = [Line(await load(5), 1), Line(await load(5), 1)]
+    assert (
+        await orders.reserve(order_id, user_id=0, lines=lines[:1], ttl_s=TTL_S, attempt=1)
+    ).outcome is Outcome.HELD
+    for process, attempt in ((orders, 1), (keeper, 0), (keeper, 2)):
+        other = await process.reserve(
+            order_id, user_id=0, lines=lines[1:], ttl_s=TTL_S, attempt=attempt
+        )
+        assert other.outcome is Outcome.REQUEST_MISMATCH
 
 
 async def test_of_two_who_go_on_with_an_order_one_decides_and_the_other_repeats(
@@ -373,9 +387,11 @@ async def test_a_retake_that_has_begun_is_never_worded_as_nothing(
 async def test_a_product_of_neither_order_chooses_none(
     orders: Orders, keeper: Orders, load: LoadProduct, order_id: int
 ) -> None:
-    for product in (await load(5), await load(5)):
-        await orders.reserve(order_id, user_id=0, lines=[Line(product, 1)], ttl_s=TTL_S)
-    answer = await keeper.confirm(order_id, product_id=await load(1))
+    for process in (orders, keeper):
+        lines = [Line(await load(5), 1)]
+        await process.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S, attempt=1)
+    newcomer = Orders(keeper._stock, keeper._coordinator._cluster, grace_s=0)
+    answer = await newcomer.confirm(order_id, product_id=await load(1))
     assert (answer.outcome, answer.reason) == (Outcome.REQUEST_MISMATCH, Reason.ORDER_AMBIGUOUS)
 
 

@@ -374,8 +374,12 @@ async def test_an_id_that_two_first_products_have_is_told_apart_by_a_product(
     orders: Orders, stock: Stock, cluster: Cluster, load: LoadProduct, order_id: int
 ) -> None:
     products = sorted([await load(2, 2, 2), await load(3)])
-    for product in products:
-        held = await orders.reserve(order_id, user_id=0, lines=[Line(product, 1)], ttl_s=TTL_S)
+    for process, product in (
+        (orders, products[0]),
+        (Orders(stock, cluster, grace_s=0), products[1]),
+    ):
+        lines = [Line(product, 1)]
+        held = await process.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S, attempt=1)
         assert held.outcome is Outcome.HELD
     newcomer = Orders(stock, cluster, grace_s=0)
     assert (await newcomer.release(order_id)).reason is Reason.ORDER_AMBIGUOUS

@@ -1,13 +1,14 @@
 """`inventoryctl product …`."""
 
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
 
 from inventory.cli.output import console, print_json, print_products
 from inventory.cli.session import session_of
-from inventory.client import NewProduct, Product
+from inventory.client import InventoryClient, NewProduct, Product, UnknownProduct
 
 app = typer.Typer(help="Put products on sale and correct their units.", no_args_is_help=True)
 
@@ -28,29 +29,54 @@ AUTOMATIC = "auto"
 def put(
     context: typer.Context,
     product_id: ProductId,
-    total: Annotated[int, typer.Option(help="All units; 0 keeps a loaded product's.")] = 0,
-    name: Annotated[str, typer.Option(help="What people call it.", show_default=False)] = "",
-    shards: Annotated[int, typer.Option(help="Shards to keep to; 0: the service chooses.")] = 0,
+    total: Annotated[
+        int | None, typer.Option(help="All units; fixed once it was loaded. [default: 0]")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What people call it. [default: none]")] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Shards to keep to; 0: the service chooses. [default: 0]")
+    ] = None,
     buffer_percent: Annotated[
         int | None, typer.Option(help="Share that stays in the ledger, in percent. [default: 5]")
     ] = None,
     max_per_user: Annotated[
-        int, typer.Option(help="Units a user may hold and buy; 0: no limit.")
-    ] = 0,
-    low_stock: Annotated[int, typer.Option(help="Units that count as low; 0: never.")] = 0,
+        int | None, typer.Option(help="Units a user may hold and buy; 0: no limit. [default: 0]")
+    ] = None,
+    low_stock: Annotated[
+        int | None, typer.Option(help="Units that count as low; 0: never. [default: 0]")
+    ] = None,
 ) -> None:
-    """Write a product to the ledger, or change the settings of one that is closed."""
-    product = NewProduct(
-        product_id=product_id,
-        name=name,
-        total_stock=total,
-        buffer_percent=buffer_percent,
-        shards=shards,
-        max_per_user=max_per_user,
-        low_stock=low_stock,
-    )
+    """Write a product to the ledger, or change settings of one that is closed: those that are named."""
     with session_of(context).client() as client:
-        _show(context, client.put_product(product))
+        wanted = _settings(client, product_id)
+        named: dict[str, Any] = {
+            "total_stock": total,
+            "name": name,
+            "shards": shards,
+            "buffer_percent": buffer_percent,
+            "max_per_user": max_per_user,
+            "low_stock": low_stock,
+        }
+        changed = {setting: value for setting, value in named.items() if value is not None}
+        _show(context, client.put_product(replace(wanted, **changed)))
+
+
+def _settings(client: InventoryClient, product_id: int) -> NewProduct:
+    """A product's settings as they are, or those of one that is new."""
+    try:
+        known = client.get_product(product_id)
+    except UnknownProduct:
+        return NewProduct(product_id=product_id, total_stock=0)
+    return NewProduct(
+        product_id=product_id,
+        name=known.name,
+        # The total of a product that was loaded once is fixed; 0 says: as it is.
+        total_stock=0 if known.epoch else known.total_stock,
+        buffer_percent=known.buffer_percent,
+        shards=known.pinned_shards,
+        max_per_user=known.max_per_user,
+        low_stock=known.low_stock,
+    )
 
 
 @app.command("list")
