@@ -397,7 +397,7 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
     (buy_with_a_copy_held_up, 3),
     (buy_too_late, 1),
     (resolve, 3),
-    (change_layout, 3),
+    (change_layout, 6),
     (rebalance, 0.5),
     (work, 1.5),
     (lose_a_node, 1),
