@@ -511,8 +511,17 @@ class StockMachine(OrderRules):
         self, asked: Sequence[Deduction], answers: Sequence[Answer], spoiled: Sequence[bool]
     ) -> None:
         replies = self.model.deduct_all(asked, answers)
-        for request, reply, answer, bad in zip(asked, replies, answers, spoiled, strict=True):
-            if bad and reply == INSUFFICIENT and _was_refused_as_another(request, asked, answers):
+        as_another = [
+            bad and reply == INSUFFICIENT and _was_refused_as_another(request, asked, answers)
+            for request, reply, bad in zip(asked, replies, spoiled, strict=True)
+        ]
+        for request, was_another in zip(asked, as_another, strict=True):
+            if was_another:
+                self._forget_the_refusal(request)
+        for request, reply, answer, bad, was_another in zip(
+            asked, replies, answers, spoiled, as_another, strict=True
+        ):
+            if was_another:
                 continue
             _check(reply, answer, spoiled=bad)
             if answer.outcome is Outcome.DEDUCTED:
@@ -520,6 +529,12 @@ class StockMachine(OrderRules):
                 assert self.firsts.setdefault(request.request_id, as_first) == as_first
             elif bad and answer == Answer(Outcome.INSUFFICIENT_STOCK):
                 self._take_over_a_final_refusal(request)
+
+    def _forget_the_refusal(self, request: Deduction) -> None:
+        """The kernel had refused the id for good as one of other content, and so not as this one."""
+        refused = Record("refused", request.quantity, request.user_id)
+        if self.model.records.get(request.request_id) == refused:
+            del self.model.records[request.request_id]
 
     def _take_over_a_final_refusal(self, request: Deduction) -> None:
         """Of a request of which a try was lost the kernel may refuse the first try for good, too."""
