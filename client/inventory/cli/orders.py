@@ -72,7 +72,7 @@ def sell(
     session = session_of(context)
     with session.client() as client:
         result = client.deduct_order(order_id, lines, user_id=user, attempt=attempt)
-    _show(session, result, without=("reason",))
+    _show(session, result)
 
 
 @app.command()
