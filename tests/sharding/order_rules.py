@@ -214,8 +214,8 @@ class OrderRules(RuleBasedStateMachine):
     def _wish(
         self, kind: str, number: int, content: Content = NO_CONTENT, attempt: int = 0
     ) -> Wish:
-        """A caller says `attempt=1` of an order that it never sent before, in no kind of call: of one that
-        it has released a proof may say that there are too few units."""
+        """A caller says `attempt=1` of an order that it never sent before, in no kind of call: of one
+        that it has released a proof may say that there are too few units."""
         wish = Wish(kind, self._order_id(number), content, attempt)
         request_id = self.model.line_id(wish.order_id)
         was_asked = request_id in self.asked
