@@ -156,7 +156,8 @@ class Orders:
         if isinstance(found, OrderAnswer):
             return found
         partition, has_changed, order = found
-        if has_changed and order.state is not OrderState.HELD:
+        # Of a decision whose answer was lost the repeat changes nothing, but nobody has told the lines.
+        if order.state not in _OVER and (has_changed or order.is_open):
             await self._delivery.deliver(partition, order)
             await self._outlive_notes(order)
         return answer_of(order, replayed=not has_changed)

@@ -132,7 +132,7 @@ class Reserving:
         if order.state is OrderState.HELD and wanted.sells:
             return await self._sell_held(wanted, partition)
         answer = await self._told(partition, order, replayed=True)
-        if has_changed:  # its time was over, and nobody had noticed
+        if has_changed or order.is_open:  # its time was over, and nobody had noticed
             await self._stock.outlive_notes(line.product_id for line in order.held)
         return answer
 

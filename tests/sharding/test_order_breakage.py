@@ -384,6 +384,23 @@ async def test_a_retake_that_has_begun_is_never_worded_as_nothing(
     assert [await held(stock, each) for each in products] == [(4, 0, 1), (4, 0, 1)]
 
 
+async def test_who_repeats_a_decision_whose_answer_was_lost_tells_the_lines(
+    orders: Orders, keeper: Orders, stock: Stock, load: LoadProduct, order_id: int
+) -> None:
+    products = sorted([await load(5), await load(5)])
+    lines = [Line(each, 1) for each in products]
+    await orders.reserve(order_id, user_id=0, lines=lines, ttl_s=0.02)
+    (place,) = await orders._finder.likely(order_id, 0)
+    for _ in range(500):
+        decided = await keeper._coordinator.decide(*place, Want(order_id, Wish.LOOK))
+        if decided is not None and decided.has_changed:
+            break
+        await asyncio.sleep(0.005)
+    assert (await held(stock, products[1]))[1] == 1
+    assert (await orders.get(order_id)).outcome is Outcome.EXPIRED
+    assert [await held(stock, each) for each in products] == [(5, 0, 0), (5, 0, 0)]
+
+
 async def test_a_product_of_neither_order_chooses_none(
     orders: Orders, keeper: Orders, load: LoadProduct, order_id: int
 ) -> None:
