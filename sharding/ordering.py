@@ -27,7 +27,7 @@ from sharding.orders import (
     hold_s_max,
     retake_id_of,
 )
-from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason
 from sharding.reserving import TAKEN, UNDECIDED, Reserving, Wanted, answer_of
 from sharding.stock import Stock
 from sharding.tasks import Tasks
@@ -44,7 +44,6 @@ RETRY_S = 5.0
 """So long an order rests that a line of could not be told."""
 UNFINISHED = "unfinished"
 _FULL = frozenset((Reason.RECORDS_FULL, Reason.QUEUE_FULL))
-_MAY_HAVE_RUN = frozenset((Reason.OUTCOME_UNKNOWN, Reason.NOT_REPLICATED))
 _OVER = {
     OrderState.PENDING: Wish.GIVE_UP,
     OrderState.HELD: Wish.LOOK,
@@ -169,7 +168,7 @@ class Orders:
             try:
                 decided = await self._coordinator.decide(*place, want)
             except StockUnavailableError as failure:
-                lost = failure if failure.reason in _MAY_HAVE_RUN else lost
+                lost = failure if failure.reason in MAY_HAVE_RUN else lost
                 continue
             if decided is not None and decided.order.first_product == place.product_id:
                 self._finder.remember(want.order_id, place)

@@ -65,6 +65,10 @@ class Reason(StrEnum):
     """ResolveRequest decided that this request takes nothing; this is a late copy of it."""
 
 
+MAY_HAVE_RUN = frozenset((Reason.OUTCOME_UNKNOWN, Reason.NOT_REPLICATED))
+"""Reasons of a step that may have had its effect; all others say that it had none."""
+
+
 class Deduction(NamedTuple):
     """A request for units. A tuple and not a dataclass: a hundred thousand are made a second.
 

@@ -9,7 +9,7 @@ from sharding.cluster import Cluster
 from sharding.directory import Directory, Listing
 from sharding.errors import StockUnavailableError
 from sharding.events import Status
-from sharding.outcomes import Answer, Outcome, Reason, Resolution, Resolved
+from sharding.outcomes import MAY_HAVE_RUN, Answer, Outcome, Reason, Resolution, Resolved
 from sharding.placement import Layout, alternate_shard, home_shard
 from sharding.shards import Found, MissingShardError, Shards, Tombstone
 
@@ -178,6 +178,6 @@ _TAKEN = Status.REPLAYED
 
 def _reason(failure: StockUnavailableError) -> Reason:
     """Whatever became of a tombstone, the same call again finds it."""
-    if failure.reason in (Reason.OUTCOME_UNKNOWN, Reason.NOT_REPLICATED):
+    if failure.reason in MAY_HAVE_RUN:
         return Reason.SHARDS_UNREACHABLE
     return failure.reason

@@ -14,7 +14,7 @@ from sharding.answers import INSUFFICIENT, MISSING, SOLD_OUT, answers, unavailab
 from sharding.errors import StockUnavailableError
 from sharding.metrics import StockMetrics
 from sharding.notes import NOTE_S, Note
-from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason
 from sharding.packing import pack
 from sharding.shards import MissingShardError, Mode, OpenTransfer, Served, ShardReading, Shards
 from sharding.turnstile import Turnstile
@@ -336,11 +336,8 @@ def _while_it_may_run(answer: Answer) -> Answer:
     return answer
 
 
-_MAY_HAVE_RUN = frozenset((Reason.OUTCOME_UNKNOWN, Reason.NOT_REPLICATED))
-
-
 def _reason(failure: StockUnavailableError) -> Reason:
     """A step that failed did nothing to the requests themselves, whatever became of the step."""
-    if failure.reason in _MAY_HAVE_RUN or failure.reason is Reason.NOT_EXECUTED:
+    if failure.reason in MAY_HAVE_RUN or failure.reason is Reason.NOT_EXECUTED:
         return Reason.SHARDS_UNREACHABLE
     return failure.reason
