@@ -76,6 +76,7 @@ def _settings(client: InventoryClient, product_id: int) -> NewProduct:
         shards=known.pinned_shards,
         max_per_user=known.max_per_user,
         low_stock=known.low_stock,
+        buffer_release_below=known.buffer_release_below,
     )
 
 

@@ -115,6 +115,7 @@ class Calls:
             shards=product.shards,
             max_per_user=product.max_per_user,
             low_stock=product.low_stock,
+            buffer_release_below=product.buffer_release_below,
         )
         reply = yield from self._retrier.answer(PUT_PRODUCT, request, policy=FOR_ADMIN)
         return product_of(reply.product)

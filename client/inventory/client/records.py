@@ -57,8 +57,8 @@ class Stock:
 class NewProduct:
     """A product to write.
 
-    `buffer_percent` None: the service's default. `shards`, `max_per_user`, `low_stock` 0: the
-    service's choice, no limit, never.
+    `buffer_percent` None: the service's default. `shards`, `max_per_user`, `low_stock`,
+    `buffer_release_below` 0: the service's choice, no limit, never, never.
     """
 
     product_id: int
@@ -68,6 +68,7 @@ class NewProduct:
     shards: int = 0
     max_per_user: int = 0
     low_stock: int = 0
+    buffer_release_below: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,9 @@ class Product:
     low_stock: int
     version: int
     pinned_shards: int
+    frozen: bool
+    frozen_reason: str
+    buffer_release_below: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +131,16 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What the service is made of; `schema_version` counts the ledger's migrations."""
+    """What the service is made of; `schema_version` counts the ledger's migrations.
+
+    `mode`: where units are sold from; `mode_epoch` grows with its changes.
+    """
 
     partitions: tuple[Partition, ...]
     version: str
     schema_version: int
+    mode: str
+    mode_epoch: int
 
 
 def stock_of(message: inventory_pb2.Stock) -> Stock:
@@ -180,6 +189,9 @@ def product_of(message: admin_pb2.Product) -> Product:
         low_stock=message.low_stock,
         version=message.version,
         pinned_shards=message.pinned_shards,
+        frozen=message.frozen,
+        frozen_reason=message.frozen_reason,
+        buffer_release_below=message.buffer_release_below,
     )
 
 
@@ -199,6 +211,8 @@ def cluster_of(message: admin_pb2.GetClusterResponse) -> Cluster:
         partitions=tuple(_partition_of(partition) for partition in message.partitions),
         version=message.version,
         schema_version=message.schema_version,
+        mode=message.mode,
+        mode_epoch=message.mode_epoch,
     )
 
 

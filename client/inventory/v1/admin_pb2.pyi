@@ -10,6 +10,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from inventory.v1 import inventory_pb2 as _inventory_pb2
 import builtins as _builtins
 import sys
@@ -21,6 +22,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _RepairSide:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RepairSideEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RepairSide.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REPAIR_SIDE_UNSPECIFIED: _RepairSide.ValueType  # 0
+    """The service chooses: the ledger where the live counts can be explained by operations that it has not
+    applied, the live stock where units appeared or vanished there.
+    """
+    REPAIR_SIDE_LIVE: _RepairSide.ValueType  # 1
+    """The live stock becomes what the ledger says."""
+    REPAIR_SIDE_LEDGER: _RepairSide.ValueType  # 2
+    """The ledger becomes what the live stock says."""
+
+class RepairSide(_RepairSide, metaclass=_RepairSideEnumTypeWrapper):
+    """Which half of a shard a repair changes."""
+
+REPAIR_SIDE_UNSPECIFIED: RepairSide.ValueType  # 0
+"""The service chooses: the ledger where the live counts can be explained by operations that it has not
+applied, the live stock where units appeared or vanished there.
+"""
+REPAIR_SIDE_LIVE: RepairSide.ValueType  # 1
+"""The live stock becomes what the ledger says."""
+REPAIR_SIDE_LEDGER: RepairSide.ValueType  # 2
+"""The ledger becomes what the live stock says."""
+Global___RepairSide: _TypeAlias = RepairSide  # noqa: Y015
 
 @_typing.final
 class Product(_message.Message):
@@ -44,6 +73,9 @@ class Product(_message.Message):
     LOW_STOCK_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     PINNED_SHARDS_FIELD_NUMBER: _builtins.int
+    FROZEN_FIELD_NUMBER: _builtins.int
+    FROZEN_REASON_FIELD_NUMBER: _builtins.int
+    BUFFER_RELEASE_BELOW_FIELD_NUMBER: _builtins.int
     product_id: _builtins.int
     """The product, at least 1."""
     name: _builtins.str
@@ -76,6 +108,12 @@ class Product(_message.Message):
     """Raised by every change of the row."""
     pinned_shards: _builtins.int
     """Shards that an operator asked for, by PutProduct or SetShards; 0: the service chooses from the demand."""
+    frozen: _builtins.bool
+    """True: nothing is sold, by an operator's or the oversell breaker's decision."""
+    frozen_reason: _builtins.str
+    """Why it is frozen; empty where it is not."""
+    buffer_release_below: _builtins.int
+    """Available units in the shards below which the buffer is released by itself; 0: never."""
     def __init__(
         self,
         *,
@@ -95,10 +133,13 @@ class Product(_message.Message):
         low_stock: _builtins.int = ...,
         version: _builtins.int = ...,
         pinned_shards: _builtins.int = ...,
+        frozen: _builtins.bool = ...,
+        frozen_reason: _builtins.str = ...,
+        buffer_release_below: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_stock", b"available_stock", "buffer_percent", b"buffer_percent", "buffer_stock", b"buffer_stock", "epoch", b"epoch", "held_stock", b"held_stock", "layout_version", b"layout_version", "low_stock", b"low_stock", "max_per_user", b"max_per_user", "name", b"name", "pinned_shards", b"pinned_shards", "product_id", b"product_id", "shards", b"shards", "sold_count", b"sold_count", "status", b"status", "total_stock", b"total_stock", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_stock", b"available_stock", "buffer_percent", b"buffer_percent", "buffer_release_below", b"buffer_release_below", "buffer_stock", b"buffer_stock", "epoch", b"epoch", "frozen", b"frozen", "frozen_reason", b"frozen_reason", "held_stock", b"held_stock", "layout_version", b"layout_version", "low_stock", b"low_stock", "max_per_user", b"max_per_user", "name", b"name", "pinned_shards", b"pinned_shards", "product_id", b"product_id", "shards", b"shards", "sold_count", b"sold_count", "status", b"status", "total_stock", b"total_stock", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -117,6 +158,7 @@ class PutProductRequest(_message.Message):
     SHARDS_FIELD_NUMBER: _builtins.int
     MAX_PER_USER_FIELD_NUMBER: _builtins.int
     LOW_STOCK_FIELD_NUMBER: _builtins.int
+    BUFFER_RELEASE_BELOW_FIELD_NUMBER: _builtins.int
     product_id: _builtins.int
     """The product, at least 1."""
     name: _builtins.str
@@ -137,6 +179,10 @@ class PutProductRequest(_message.Message):
     """
     low_stock: _builtins.int
     """Available units below which the product counts as low on stock; 0: never."""
+    buffer_release_below: _builtins.int
+    """Available units in the shards below which the whole buffer is released by itself while the live stock is
+    healthy; 0: never.
+    """
     def __init__(
         self,
         *,
@@ -147,10 +193,11 @@ class PutProductRequest(_message.Message):
         shards: _builtins.int = ...,
         max_per_user: _builtins.int = ...,
         low_stock: _builtins.int = ...,
+        buffer_release_below: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_buffer_percent", b"_buffer_percent", "buffer_percent", b"buffer_percent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_buffer_percent", b"_buffer_percent", "buffer_percent", b"buffer_percent", "low_stock", b"low_stock", "max_per_user", b"max_per_user", "name", b"name", "product_id", b"product_id", "shards", b"shards", "total_stock", b"total_stock"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_buffer_percent", b"_buffer_percent", "buffer_percent", b"buffer_percent", "buffer_release_below", b"buffer_release_below", "low_stock", b"low_stock", "max_per_user", b"max_per_user", "name", b"name", "product_id", b"product_id", "shards", b"shards", "total_stock", b"total_stock"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__buffer_percent: _TypeAlias = _typing.Literal["buffer_percent"]  # noqa: Y015
     _WhichOneofArgType__buffer_percent: _TypeAlias = _typing.Literal["_buffer_percent", b"_buffer_percent"]  # noqa: Y015
@@ -428,6 +475,7 @@ class RestockRequest(_message.Message):
     PRODUCT_ID_FIELD_NUMBER: _builtins.int
     QUANTITY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names this delivery for good; bounds as in DeductRequest."""
     product_id: _builtins.int
@@ -436,6 +484,8 @@ class RestockRequest(_message.Message):
     """Units, 1 to 1,000,000,000."""
     reason: _builtins.str
     """Why, for the journal, at most 200 characters; empty: none."""
+    actor: _builtins.str
+    """Who, for the journal, at most 64 characters; empty: not said."""
     def __init__(
         self,
         *,
@@ -443,10 +493,11 @@ class RestockRequest(_message.Message):
         product_id: _builtins.int = ...,
         quantity: _builtins.int = ...,
         reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["product_id", b"product_id", "quantity", b"quantity", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "product_id", b"product_id", "quantity", b"quantity", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -484,6 +535,7 @@ class RemoveRequest(_message.Message):
     PRODUCT_ID_FIELD_NUMBER: _builtins.int
     QUANTITY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names this removal for good; bounds as in DeductRequest."""
     product_id: _builtins.int
@@ -494,6 +546,8 @@ class RemoveRequest(_message.Message):
     """
     reason: _builtins.str
     """Why, for the journal, at most 200 characters; empty: none."""
+    actor: _builtins.str
+    """Who, for the journal, at most 64 characters; empty: not said."""
     def __init__(
         self,
         *,
@@ -501,10 +555,11 @@ class RemoveRequest(_message.Message):
         product_id: _builtins.int = ...,
         quantity: _builtins.int = ...,
         reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["product_id", b"product_id", "quantity", b"quantity", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "product_id", b"product_id", "quantity", b"quantity", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -756,19 +811,23 @@ class FreezeRequest(_message.Message):
 
     PRODUCT_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
     product_id: _builtins.int
     """The product, at least 1."""
     reason: _builtins.str
     """Why, for the journal, 1 to 200 characters."""
+    actor: _builtins.str
+    """Who, for the journal, 1 to 64 characters."""
     def __init__(
         self,
         *,
         product_id: _builtins.int = ...,
         reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["product_id", b"product_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "product_id", b"product_id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -799,19 +858,23 @@ class UnfreezeRequest(_message.Message):
 
     PRODUCT_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
     product_id: _builtins.int
     """The product, at least 1."""
     reason: _builtins.str
     """Why, for the journal, 1 to 200 characters."""
+    actor: _builtins.str
+    """Who, for the journal, 1 to 64 characters."""
     def __init__(
         self,
         *,
         product_id: _builtins.int = ...,
         reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["product_id", b"product_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "product_id", b"product_id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -843,22 +906,30 @@ class ReleaseBufferRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     PRODUCT_ID_FIELD_NUMBER: _builtins.int
     QUANTITY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names this release for good; bounds as in DeductRequest."""
     product_id: _builtins.int
     """The product, at least 1."""
     quantity: _builtins.int
     """Units; 0: all of the buffer."""
+    reason: _builtins.str
+    """Why, for the journal, at most 200 characters; empty: none."""
+    actor: _builtins.str
+    """Who, for the journal, at most 64 characters; empty: not said."""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         product_id: _builtins.int = ...,
         quantity: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["product_id", b"product_id", "quantity", b"quantity", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "product_id", b"product_id", "quantity", b"quantity", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -871,16 +942,20 @@ class ReleaseBufferResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     QUANTITY_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
     quantity: _builtins.int
     """Units moved."""
+    replayed: _builtins.bool
+    """True: this request_id had been applied before."""
     def __init__(
         self,
         *,
         quantity: _builtins.int = ...,
+        replayed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["quantity", b"quantity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quantity", b"quantity", "replayed", b"replayed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -916,25 +991,99 @@ class AuditResponse(_message.Message):
 
     BALANCED_FIELD_NUMBER: _builtins.int
     DRIFTS_FIELD_NUMBER: _builtins.int
+    LEDGER_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
+    AUDITED_MS_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
     balanced: _builtins.bool
-    """True: every shard's counts and the ledger's were equal at the marker."""
+    """True: every shard's counts and the ledger's were equal at the marker, and both equations hold."""
+    audited_ms: _builtins.int
+    """When the last marker was compared, in milliseconds since 1970 UTC."""
+    shards: _builtins.int
+    """Shards that were compared."""
     @_builtins.property
     def drifts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardDrift]:
         """The shards that were off; empty when balanced."""
+
+    @_builtins.property
+    def ledger(self) -> Global___UnitBalance:
+        """The product's units as the ledger has them at the markers."""
+
+    @_builtins.property
+    def live(self) -> Global___UnitBalance:
+        """The product's units as its shards had them at the markers."""
 
     def __init__(
         self,
         *,
         balanced: _builtins.bool = ...,
         drifts: _abc.Iterable[Global___ShardDrift] | None = ...,
+        ledger: Global___UnitBalance | None = ...,
+        live: Global___UnitBalance | None = ...,
+        audited_ms: _builtins.int = ...,
+        shards: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "live", b"live"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "drifts", b"drifts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audited_ms", b"audited_ms", "balanced", b"balanced", "drifts", b"drifts", "ledger", b"ledger", "live", b"live", "shards", b"shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AuditResponse: _TypeAlias = AuditResponse  # noqa: Y015
+
+@_typing.final
+class UnitBalance(_message.Message):
+    """Where a product's units are: loaded + restocked - removed = available + held + in_transit + buffer + sold."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOADED_FIELD_NUMBER: _builtins.int
+    RESTOCKED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    AVAILABLE_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    IN_TRANSIT_FIELD_NUMBER: _builtins.int
+    BUFFER_FIELD_NUMBER: _builtins.int
+    SOLD_FIELD_NUMBER: _builtins.int
+    DIFFERENCE_FIELD_NUMBER: _builtins.int
+    loaded: _builtins.int
+    """Units that the product was created with."""
+    restocked: _builtins.int
+    """Units that came in by Restock."""
+    removed: _builtins.int
+    """Units that left by Remove."""
+    available: _builtins.int
+    """Units that can be taken."""
+    held: _builtins.int
+    """Units that orders hold."""
+    in_transit: _builtins.int
+    """Units on their way between two shards."""
+    buffer: _builtins.int
+    """Units kept back in the ledger."""
+    sold: _builtins.int
+    """Units sold."""
+    difference: _builtins.int
+    """Left side less right side: 0, or units that vanished (above) or appeared from nowhere (below)."""
+    def __init__(
+        self,
+        *,
+        loaded: _builtins.int = ...,
+        restocked: _builtins.int = ...,
+        removed: _builtins.int = ...,
+        available: _builtins.int = ...,
+        held: _builtins.int = ...,
+        in_transit: _builtins.int = ...,
+        buffer: _builtins.int = ...,
+        sold: _builtins.int = ...,
+        difference: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "buffer", b"buffer", "difference", b"difference", "held", b"held", "in_transit", b"in_transit", "loaded", b"loaded", "removed", b"removed", "restocked", b"restocked", "sold", b"sold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnitBalance: _TypeAlias = UnitBalance  # noqa: Y015
 
 @_typing.final
 class ShardDrift(_message.Message):
@@ -946,6 +1095,10 @@ class ShardDrift(_message.Message):
     AVAILABLE_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     FIRST_EVENT_ID_FIELD_NUMBER: _builtins.int
+    SOLD_FIELD_NUMBER: _builtins.int
+    LOADED_FIELD_NUMBER: _builtins.int
+    NOTICED_MS_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """The shard's partition."""
     available: _builtins.int
@@ -954,6 +1107,14 @@ class ShardDrift(_message.Message):
     """Live held units less the ledger's."""
     first_event_id: _builtins.str
     """The first event at which the two parted."""
+    sold: _builtins.int
+    """Live sold units less the ledger's."""
+    loaded: _builtins.int
+    """Live loaded units less the ledger's."""
+    noticed_ms: _builtins.int
+    """When it was noticed, in milliseconds since 1970 UTC."""
+    side: Global___RepairSide.ValueType
+    """Which half a repair would change unless it is told otherwise."""
     def __init__(
         self,
         *,
@@ -961,10 +1122,14 @@ class ShardDrift(_message.Message):
         available: _builtins.int = ...,
         held: _builtins.int = ...,
         first_event_id: _builtins.str = ...,
+        sold: _builtins.int = ...,
+        loaded: _builtins.int = ...,
+        noticed_ms: _builtins.int = ...,
+        side: Global___RepairSide.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "first_event_id", b"first_event_id", "held", b"held", "partition", b"partition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "first_event_id", b"first_event_id", "held", b"held", "loaded", b"loaded", "noticed_ms", b"noticed_ms", "partition", b"partition", "side", b"side", "sold", b"sold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -980,14 +1145,17 @@ class RepairRequest(_message.Message):
     APPLY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     ACTOR_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
     product_id: _builtins.int
     """The product, at least 1."""
     apply: _builtins.bool
-    """True: change the ledger. False: only say what would be changed."""
+    """True: enter the compensation. False: only say what would be entered."""
     reason: _builtins.str
     """Why, for the journal, 1 to 200 characters."""
     actor: _builtins.str
     """Who, for the journal, 1 to 64 characters."""
+    side: Global___RepairSide.ValueType
+    """Which half to change."""
     def __init__(
         self,
         *,
@@ -995,10 +1163,11 @@ class RepairRequest(_message.Message):
         apply: _builtins.bool = ...,
         reason: _builtins.str = ...,
         actor: _builtins.str = ...,
+        side: Global___RepairSide.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "apply", b"apply", "product_id", b"product_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "apply", b"apply", "product_id", b"product_id", "reason", b"reason", "side", b"side"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1013,7 +1182,9 @@ class RepairResponse(_message.Message):
     DRIFTS_FIELD_NUMBER: _builtins.int
     APPLIED_FIELD_NUMBER: _builtins.int
     applied: _builtins.bool
-    """True: the ledger was changed."""
+    """True: compensations were entered, by this call. False: a dry run, nothing to repair, or another call was
+    faster.
+    """
     @_builtins.property
     def drifts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardDrift]:
         """The shards concerned."""
@@ -1040,19 +1211,23 @@ class ListDeadLettersRequest(_message.Message):
 
     AFTER_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    INCLUDE_CLOSED_FIELD_NUMBER: _builtins.int
     after_id: _builtins.int
     """Letters after this id; 0: from the first."""
     page_size: _builtins.int
     """At most so many, 1 to 1,000; 0: 100."""
+    include_closed: _builtins.bool
+    """True: also those that were applied or given up."""
     def __init__(
         self,
         *,
         after_id: _builtins.int = ...,
         page_size: _builtins.int = ...,
+        include_closed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_id", b"after_id", "page_size", b"page_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_id", b"after_id", "include_closed", b"include_closed", "page_size", b"page_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1070,6 +1245,10 @@ class DeadLetter(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
+    PRODUCT_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Its number in the ledger."""
     partition: _builtins.int
@@ -1082,6 +1261,14 @@ class DeadLetter(_message.Message):
     """What it was, as text, cut after 1,000 characters."""
     created_ms: _builtins.int
     """When it was set aside, in milliseconds since 1970 UTC."""
+    product_id: _builtins.int
+    """The product; 0: none that could be read."""
+    request_id: _builtins.str
+    """The one request of the event that is meant; empty: the whole event."""
+    state: _builtins.str
+    """open, retried or discarded."""
+    remark: _builtins.str
+    """Who dealt with it and why; empty while it is open."""
     def __init__(
         self,
         *,
@@ -1091,10 +1278,14 @@ class DeadLetter(_message.Message):
         reason: _builtins.str = ...,
         event: _builtins.str = ...,
         created_ms: _builtins.int = ...,
+        product_id: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        remark: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "event", b"event", "event_id", b"event_id", "id", b"id", "partition", b"partition", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "event", b"event", "event_id", b"event_id", "id", b"id", "partition", b"partition", "product_id", b"product_id", "reason", b"reason", "remark", b"remark", "request_id", b"request_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1136,19 +1327,23 @@ class RetryDeadLetterRequest(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     ACTOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Its number."""
     actor: _builtins.str
     """Who, for the journal, 1 to 64 characters."""
+    reason: _builtins.str
+    """Why, for the journal, 1 to 200 characters."""
     def __init__(
         self,
         *,
         id: _builtins.int = ...,
         actor: _builtins.str = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "id", b"id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1228,14 +1423,17 @@ class GetTimelineRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ORDER_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    BEFORE_ID_FIELD_NUMBER: _builtins.int
     product_id: _builtins.int
-    """The product, at least 1."""
+    """Only this product's entries; 0: of all products, where an order is named."""
     request_id: _builtins.str
-    """Only this request's entries; empty: all."""
+    """Only this request's entries; needs product_id. Empty: all."""
     order_id: _builtins.int
     """Only this order's entries; 0: all."""
     page_size: _builtins.int
     """At most so many, 1 to 1,000; 0: 100."""
+    before_id: _builtins.int
+    """Only entries before this id, to turn pages; 0: from the newest."""
     def __init__(
         self,
         *,
@@ -1243,10 +1441,11 @@ class GetTimelineRequest(_message.Message):
         request_id: _builtins.str = ...,
         order_id: _builtins.int = ...,
         page_size: _builtins.int = ...,
+        before_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["order_id", b"order_id", "page_size", b"page_size", "product_id", b"product_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_id", b"before_id", "order_id", b"order_id", "page_size", b"page_size", "product_id", b"product_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1267,6 +1466,11 @@ class TimelineEntry(_message.Message):
     EVENT_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    PRODUCT_ID_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    AVAILABLE_BEFORE_FIELD_NUMBER: _builtins.int
+    AVAILABLE_AFTER_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """What happened: deduct, restock, remove …"""
     request_id: _builtins.str
@@ -1278,13 +1482,23 @@ class TimelineEntry(_message.Message):
     quantity: _builtins.int
     """Units, negative where they left the available stock."""
     partition: _builtins.int
-    """The partition it happened in."""
+    """The partition it happened in; -1: it did not come by a stream."""
     event_id: _builtins.str
     """Its id in that partition's stream; empty: it did not come by a stream."""
     reason: _builtins.str
     """Why, where somebody said so."""
     created_ms: _builtins.int
     """When, in milliseconds since 1970 UTC."""
+    id: _builtins.int
+    """Its number in the ledger."""
+    product_id: _builtins.int
+    """The product."""
+    actor: _builtins.str
+    """Who, where somebody said so."""
+    available_before: _builtins.int
+    """Available units of the shard before it, of the product where it did not come by a stream; unset: not known."""
+    available_after: _builtins.int
+    """The same after it."""
     def __init__(
         self,
         *,
@@ -1297,12 +1511,24 @@ class TimelineEntry(_message.Message):
         event_id: _builtins.str = ...,
         reason: _builtins.str = ...,
         created_ms: _builtins.int = ...,
+        id: _builtins.int = ...,
+        product_id: _builtins.int = ...,
+        actor: _builtins.str = ...,
+        available_before: _builtins.int | None = ...,
+        available_after: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_available_after", b"_available_after", "_available_before", b"_available_before", "available_after", b"available_after", "available_before", b"available_before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "event_id", b"event_id", "kind", b"kind", "order_id", b"order_id", "partition", b"partition", "quantity", b"quantity", "reason", b"reason", "request_id", b"request_id", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_available_after", b"_available_after", "_available_before", b"_available_before", "actor", b"actor", "available_after", b"available_after", "available_before", b"available_before", "created_ms", b"created_ms", "event_id", b"event_id", "id", b"id", "kind", b"kind", "order_id", b"order_id", "partition", b"partition", "product_id", b"product_id", "quantity", b"quantity", "reason", b"reason", "request_id", b"request_id", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__available_after: _TypeAlias = _typing.Literal["available_after"]  # noqa: Y015
+    _WhichOneofArgType__available_after: _TypeAlias = _typing.Literal["_available_after", b"_available_after"]  # noqa: Y015
+    _WhichOneofReturnType__available_before: _TypeAlias = _typing.Literal["available_before"]  # noqa: Y015
+    _WhichOneofArgType__available_before: _TypeAlias = _typing.Literal["_available_before", b"_available_before"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__available_after) -> _WhichOneofReturnType__available_after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__available_before) -> _WhichOneofReturnType__available_before | None: ...
 
 Global___TimelineEntry: _TypeAlias = TimelineEntry  # noqa: Y015
 
@@ -1313,6 +1539,9 @@ class GetTimelineResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
+    NEXT_BEFORE_ID_FIELD_NUMBER: _builtins.int
+    next_before_id: _builtins.int
+    """The before_id of the next page; 0: this was the last."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimelineEntry]:
         """The entries, newest first."""
@@ -1321,10 +1550,11 @@ class GetTimelineResponse(_message.Message):
         self,
         *,
         entries: _abc.Iterable[Global___TimelineEntry] | None = ...,
+        next_before_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "next_before_id", b"next_before_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1356,10 +1586,19 @@ class GetClusterResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    MODE_EPOCH_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """The version of the service that answers."""
     schema_version: _builtins.int
     """Migrations that the ledger has applied."""
+    mode: _builtins.str
+    """Where units are sold from: redis (the live stock), buffer (the buffer in the ledger, because no live stock
+    can be reached), leaving (the live stock is back and is being compared with the ledger) or mysql (the
+    engine that has no live stock).
+    """
+    mode_epoch: _builtins.int
+    """Raised by every change of the mode."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
         """The partitions, in their order."""
@@ -1370,10 +1609,12 @@ class GetClusterResponse(_message.Message):
         partitions: _abc.Iterable[Global___Partition] | None = ...,
         version: _builtins.str = ...,
         schema_version: _builtins.int = ...,
+        mode: _builtins.str = ...,
+        mode_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "schema_version", b"schema_version", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "mode_epoch", b"mode_epoch", "partitions", b"partitions", "schema_version", b"schema_version", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

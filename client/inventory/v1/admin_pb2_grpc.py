@@ -233,35 +233,43 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Freeze(self, request, context):
-        """Stops the sale of a product, with a reason.
+        """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
+        held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
+        the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
+        reached now stops before it sells again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Unfreeze(self, request, context):
-        """Resumes the sale of a product.
+        """Resumes the sale of a product, whoever stopped it: an operator, or the oversell breaker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseBuffer(self, request, context):
-        """Moves units from the buffer in the ledger into the shards.
+        """Moves units from the buffer in the ledger into the shards, once per request_id. FAILED_PRECONDITION: the
+        buffer has fewer (INSUFFICIENT_STOCK) or the product is not on sale (NOT_OPEN); ALREADY_EXISTS: the
+        request_id was used for something else. The units are on sale within moments of the answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Audit(self, request, context):
-        """Compares the live counts with the ledger at one and the same point of the event streams.
+        """Compares every shard's live counts with the ledger's at one and the same point of the event streams,
+        while the product sells: a marker is appended to each shard's stream, and the worker compares when it
+        reaches it. UNAVAILABLE, reason AUDIT_PENDING: a shard or the worker did not answer in time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Repair(self, request, context):
-        """Enters a compensating entry for a difference that an audit found.
+        """Enters a compensating entry for each difference that an audit found: once, however often and by however
+        many it is called. It audits first, so events that are on their way to the ledger are never repaired.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -275,7 +283,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RetryDeadLetter(self, request, context):
-        """Applies a dead letter again.
+        """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
+        it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -289,7 +298,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetTimeline(self, request, context):
-        """Lists the ledger's journal of a product, newest first.
+        """Lists the ledger's journal of a product, an order or a request, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

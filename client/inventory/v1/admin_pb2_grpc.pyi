@@ -82,23 +82,37 @@ class AdminServiceStub:
     answer nobody can tell whether it was the buyer or an earlier copy of this call.
     """
     Freeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FreezeRequest, _admin_pb2.FreezeResponse]
-    """Stops the sale of a product, with a reason."""
+    """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
+    held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
+    the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
+    reached now stops before it sells again.
+    """
     Unfreeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]
-    """Resumes the sale of a product."""
+    """Resumes the sale of a product, whoever stopped it: an operator, or the oversell breaker."""
     ReleaseBuffer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReleaseBufferRequest, _admin_pb2.ReleaseBufferResponse]
-    """Moves units from the buffer in the ledger into the shards."""
+    """Moves units from the buffer in the ledger into the shards, once per request_id. FAILED_PRECONDITION: the
+    buffer has fewer (INSUFFICIENT_STOCK) or the product is not on sale (NOT_OPEN); ALREADY_EXISTS: the
+    request_id was used for something else. The units are on sale within moments of the answer.
+    """
     Audit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AuditRequest, _admin_pb2.AuditResponse]
-    """Compares the live counts with the ledger at one and the same point of the event streams."""
+    """Compares every shard's live counts with the ledger's at one and the same point of the event streams,
+    while the product sells: a marker is appended to each shard's stream, and the worker compares when it
+    reaches it. UNAVAILABLE, reason AUDIT_PENDING: a shard or the worker did not answer in time.
+    """
     Repair: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RepairRequest, _admin_pb2.RepairResponse]
-    """Enters a compensating entry for a difference that an audit found."""
+    """Enters a compensating entry for each difference that an audit found: once, however often and by however
+    many it is called. It audits first, so events that are on their way to the ledger are never repaired.
+    """
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
     """Lists events that could not be applied to the ledger, oldest first."""
     RetryDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RetryDeadLetterRequest, _admin_pb2.RetryDeadLetterResponse]
-    """Applies a dead letter again."""
+    """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
+    it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+    """
     DiscardDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DiscardDeadLetterRequest, _admin_pb2.DiscardDeadLetterResponse]
     """Gives a dead letter up, with a reason."""
     GetTimeline: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTimelineRequest, _admin_pb2.GetTimelineResponse]
-    """Lists the ledger's journal of a product, newest first."""
+    """Lists the ledger's journal of a product, an order or a request, newest first."""
     GetCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]
     """Shows the partitions, where they live and whether they are open."""
 
@@ -153,23 +167,37 @@ class AdminServiceAsyncStub(AdminServiceStub):
     answer nobody can tell whether it was the buyer or an earlier copy of this call.
     """
     Freeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.FreezeRequest, _admin_pb2.FreezeResponse]  # type: ignore[assignment]
-    """Stops the sale of a product, with a reason."""
+    """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
+    held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
+    the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
+    reached now stops before it sells again.
+    """
     Unfreeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]  # type: ignore[assignment]
-    """Resumes the sale of a product."""
+    """Resumes the sale of a product, whoever stopped it: an operator, or the oversell breaker."""
     ReleaseBuffer: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReleaseBufferRequest, _admin_pb2.ReleaseBufferResponse]  # type: ignore[assignment]
-    """Moves units from the buffer in the ledger into the shards."""
+    """Moves units from the buffer in the ledger into the shards, once per request_id. FAILED_PRECONDITION: the
+    buffer has fewer (INSUFFICIENT_STOCK) or the product is not on sale (NOT_OPEN); ALREADY_EXISTS: the
+    request_id was used for something else. The units are on sale within moments of the answer.
+    """
     Audit: _aio.UnaryUnaryMultiCallable[_admin_pb2.AuditRequest, _admin_pb2.AuditResponse]  # type: ignore[assignment]
-    """Compares the live counts with the ledger at one and the same point of the event streams."""
+    """Compares every shard's live counts with the ledger's at one and the same point of the event streams,
+    while the product sells: a marker is appended to each shard's stream, and the worker compares when it
+    reaches it. UNAVAILABLE, reason AUDIT_PENDING: a shard or the worker did not answer in time.
+    """
     Repair: _aio.UnaryUnaryMultiCallable[_admin_pb2.RepairRequest, _admin_pb2.RepairResponse]  # type: ignore[assignment]
-    """Enters a compensating entry for a difference that an audit found."""
+    """Enters a compensating entry for each difference that an audit found: once, however often and by however
+    many it is called. It audits first, so events that are on their way to the ledger are never repaired.
+    """
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
     """Lists events that could not be applied to the ledger, oldest first."""
     RetryDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.RetryDeadLetterRequest, _admin_pb2.RetryDeadLetterResponse]  # type: ignore[assignment]
-    """Applies a dead letter again."""
+    """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
+    it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+    """
     DiscardDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.DiscardDeadLetterRequest, _admin_pb2.DiscardDeadLetterResponse]  # type: ignore[assignment]
     """Gives a dead letter up, with a reason."""
     GetTimeline: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTimelineRequest, _admin_pb2.GetTimelineResponse]  # type: ignore[assignment]
-    """Lists the ledger's journal of a product, newest first."""
+    """Lists the ledger's journal of a product, an order or a request, newest first."""
     GetCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]  # type: ignore[assignment]
     """Shows the partitions, where they live and whether they are open."""
 
@@ -287,7 +315,11 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.FreezeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.FreezeResponse, _abc.Awaitable[_admin_pb2.FreezeResponse]]:
-        """Stops the sale of a product, with a reason."""
+        """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
+        held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
+        the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
+        reached now stops before it sells again.
+        """
 
     @_abc_1.abstractmethod
     def Unfreeze(
@@ -295,7 +327,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.UnfreezeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.UnfreezeResponse, _abc.Awaitable[_admin_pb2.UnfreezeResponse]]:
-        """Resumes the sale of a product."""
+        """Resumes the sale of a product, whoever stopped it: an operator, or the oversell breaker."""
 
     @_abc_1.abstractmethod
     def ReleaseBuffer(
@@ -303,7 +335,10 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ReleaseBufferRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ReleaseBufferResponse, _abc.Awaitable[_admin_pb2.ReleaseBufferResponse]]:
-        """Moves units from the buffer in the ledger into the shards."""
+        """Moves units from the buffer in the ledger into the shards, once per request_id. FAILED_PRECONDITION: the
+        buffer has fewer (INSUFFICIENT_STOCK) or the product is not on sale (NOT_OPEN); ALREADY_EXISTS: the
+        request_id was used for something else. The units are on sale within moments of the answer.
+        """
 
     @_abc_1.abstractmethod
     def Audit(
@@ -311,7 +346,10 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.AuditRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AuditResponse, _abc.Awaitable[_admin_pb2.AuditResponse]]:
-        """Compares the live counts with the ledger at one and the same point of the event streams."""
+        """Compares every shard's live counts with the ledger's at one and the same point of the event streams,
+        while the product sells: a marker is appended to each shard's stream, and the worker compares when it
+        reaches it. UNAVAILABLE, reason AUDIT_PENDING: a shard or the worker did not answer in time.
+        """
 
     @_abc_1.abstractmethod
     def Repair(
@@ -319,7 +357,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RepairRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RepairResponse, _abc.Awaitable[_admin_pb2.RepairResponse]]:
-        """Enters a compensating entry for a difference that an audit found."""
+        """Enters a compensating entry for each difference that an audit found: once, however often and by however
+        many it is called. It audits first, so events that are on their way to the ledger are never repaired.
+        """
 
     @_abc_1.abstractmethod
     def ListDeadLetters(
@@ -335,7 +375,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RetryDeadLetterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RetryDeadLetterResponse, _abc.Awaitable[_admin_pb2.RetryDeadLetterResponse]]:
-        """Applies a dead letter again."""
+        """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
+        it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+        """
 
     @_abc_1.abstractmethod
     def DiscardDeadLetter(
@@ -351,7 +393,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetTimelineRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetTimelineResponse, _abc.Awaitable[_admin_pb2.GetTimelineResponse]]:
-        """Lists the ledger's journal of a product, newest first."""
+        """Lists the ledger's journal of a product, an order or a request, newest first."""
 
     @_abc_1.abstractmethod
     def GetCluster(
