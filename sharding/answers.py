@@ -31,6 +31,8 @@ _PLAIN = {
 CLOSED = _FROZEN[State.CLOSED]
 INSUFFICIENT = _PLAIN[ord(Status.INSUFFICIENT)]
 """One shard has too few units."""
+BARRED = _PLAIN[ord(Status.BARRED)]
+"""A stand-in takes this request no more: another copy of it went home. Told apart by identity."""
 SOLD_OUT = _PLAIN[ord(Status.REFUSED)]
 """All shards together have too few."""
 STALE = _PLAIN[ord(Status.STALE)]

@@ -150,4 +150,12 @@ def request_id_of(order_id: int, first_product: int) -> str:
 
 def retake_id_of(order_id: int, first_product: int) -> str:
     """Under which it takes them again when it is confirmed too late."""
-    return f"retake {order_id} {first_product}"
+    return f"{_RETAKE}{order_id} {first_product}"
+
+
+def is_retake(request_id: str) -> bool:
+    """Whether an order takes a line again; of such a line no copy is ever a first try."""
+    return request_id.startswith(_RETAKE)
+
+
+_RETAKE = "retake "

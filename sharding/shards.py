@@ -136,6 +136,8 @@ class Mode(StrEnum):
     """The requests' home is away and this shard stands in for it."""
     LOOK = "look"
     """Only what is remembered is answered."""
+    BAR = "bar"
+    """The same, and what is not remembered is never taken here by a visit."""
 
 
 class _Keys(NamedTuple):
@@ -204,7 +206,8 @@ class Shards:
                 mode,
                 requests,
             ),
-            lane=LaneKind.WRITE,
+            # In every durability a replica must know of a bar before the home acts.
+            lane=LaneKind.MOVE if mode is Mode.BAR else LaneKind.WRITE,
             hasty=hasty,
         )
         return _served(reply, partition, may_echo=may_echo)

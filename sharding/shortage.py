@@ -97,9 +97,11 @@ class Shortage:
         return note
 
     @property
-    def is_proving(self) -> bool:
-        """Whether the shards are being read just now."""
-        return self._surveys.is_running
+    def wants_renewal(self) -> bool:
+        """Whether the note is about to end, and nobody reads the shards anew just now."""
+        note = self._note
+        now_s = asyncio.get_running_loop().time()
+        return note is not None and note.is_ageing(now_s) and not self._surveys.is_running
 
     def forget_note(self) -> None:
         """Units have come in."""

@@ -70,10 +70,14 @@ class Stock:
         self._reroute_s_max = cluster.settings.redis_patience_ms / 1_000
         self._queued = 0
 
-    def deduct(self, deductions: Sequence[Deduction]) -> asyncio.Future[list[Answer]]:
+    def deduct(
+        self, deductions: Sequence[Deduction], *, is_new: bool = False
+    ) -> asyncio.Future[list[Answer]]:
         """Take units for each request that stands alone; the answers come in the same order.
 
-        Never raises for a request: a failure is its answer.
+        All of them are lines of orders, or none is. `is_new`: nobody has ever asked for them before,
+        even if their `attempt` has their refusal remembered. Never raises for a request: a failure is
+        its answer.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[list[Answer]] = loop.create_future()
@@ -92,7 +96,8 @@ class Stock:
             product_id = deduction[1]
             group = by_product.get(product_id)
             if group is None:
-                group = by_product[product_id] = Group([], [], batch, since_s)
+                group = Group([], [], batch, since_s, is_new=is_new)
+                by_product[product_id] = group
             group.requests.append(deduction)
             group.positions.append(position)
         for product_id, group in by_product.items():
@@ -293,7 +298,7 @@ class Stock:
         refused = note.refuses(group.requests)
         if not refused:
             return group
-        if note.is_ageing(asyncio.get_running_loop().time()) and not product.shortage.is_proving:
+        if product.shortage.wants_renewal:
             self._tasks.spawn(product.shortage.renew_note(), "renew note")
         self.metrics.noted_refusals.inc(len(refused))
         if len(refused) == len(group.requests):

@@ -18,7 +18,7 @@
 -- ARGV[6] tombstone_cap    integer, tombstones that one generation may hold
 -- ARGV[7] shard            integer >= 0, this shard's number in that layout
 -- ARGV[8] partition        this shard's partition
--- ARGV[9] mode             home, final, visit or look, see include/serve.lua
+-- ARGV[9] mode             home, final, visit, look or bar, see include/serve.lua
 -- ARGV[10] requests        packed, see sharding/packing.py
 --
 -- Returns one of

@@ -213,13 +213,18 @@ class Oracle:
         expect(effect.place.partition == expected, f"{name} astray")
 
     def _judge_home(self, product_id: int, line: Sale, entry: Entry) -> None:
-        """A line of an order is taken at its home and nowhere else."""
+        """A line of an order is taken at its home or, as a visit, at the home's alternate."""
         product = self.products[product_id]
         name = f"I4: {line} of product {product_id}, {entry.how}"
-        expect(entry.how.mode != "visit", f"{name} by a visit")
         shards = self._shards_of(product, entry.how, name)
-        home = home_shard(product.home_key(line.request_id, line.user_id), shards)
-        expected = self._partition_of(product_id, home, shards)
+        shard: int | None = home_shard(product.home_key(line.request_id, line.user_id), shards)
+        if entry.how.mode == "visit":
+            expect(not product.limits, f"{name} away from the user's home")
+            self.orders.judge_visit(product_id, line, name)
+            shard = alternate_shard(home_shard(line.request_id, shards), shards)
+        expect(shard is not None, f"{name} where there is no alternate")
+        assert shard is not None
+        expected = self._partition_of(product_id, shard, shards)
         expect(entry.partition == expected, f"{name} astray in {entry.partition}")
 
     def _shards_of(self, product: Product, how: How, name: str) -> int:

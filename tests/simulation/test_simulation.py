@@ -88,6 +88,7 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
         (r"changes\.users\[line\.user\] = .*", "", "nothing going wrong|user . has"),
         (r"stock\.held \+ held, stock\.sold \+ sold", "stock.held, stock.sold + sold", "I1"),
         (r'order\.state == "H" and now > order\.deadline_ms', "false", "stay due"),
+        (r'call\.mode ~= "visit" and call\.mode ~= "bar"', "true", "I6.* taken twice"),
     ],
     ids=[
         "records",
@@ -105,6 +106,7 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
         "the room that a user has again",
         "counting of holds",
         "the deadline of an order",
+        "the bar at the alternate of a line",
     ],
 )
 def test_a_kernel_that_lacks_a_safeguard_is_noticed(
@@ -127,6 +129,7 @@ def test_what_is_rare_is_played(played: Callable[[int], Result]) -> None:
         *("orders held", "orders confirmed", "orders released", "orders expired", "orders refused"),
         *("orders retaken", "orders refund required", "orders given up by a keeper"),
         *("orders swept: expired", "orders swept: released"),
+        *("orders at alternates", "further lines at alternates"),
     ):
         assert counts[name], (name, counts)
 

@@ -9,7 +9,8 @@
 --   home   the usual one
 --   final  what is short is refused for good, under a tombstone
 --   visit  the requests' home is away and this shard stands in for it
---   look   only what is remembered is answered; everything else is stale
+--   look   only what is remembered is answered; nothing else is taken: it is insufficient
+--   bar    the requests' home is about to act: what is not remembered is barred from being taken by a visit
 -- Returns a table of statuses (one string), firsts ("<left>:<shard>" of the first copy of each R),
 -- records and tombstones (flat lists of fields and values to write), sold and held (units), deadlines
 -- (flat: times and orders), users (units by user, of a product with a limit), at_ms (the time if lines of orders
@@ -63,11 +64,16 @@ local function remembered(value, quantity, user)
   return "M"
 end
 
+-- Why nothing that is not remembered is decided here; nil: it is.
 local function why_closed(count, call, stock, head, memory)
-  if stock.frozen or stock.state ~= "open" then return "F" end
-  if call.mode == "look" or not stock.serves or stock.layout ~= tonumber(call.layout) then return "S" end
-  if is_full(current_records(head, memory), count, call.record_cap) then return "O" end
-  if call.mode == "final" and is_full(current_tombstones(head, memory), count, call.tombstone_cap) then
+  local bars = call.mode == "bar"
+  -- A stop may end before a late visit comes. A closed shard's layout takes nothing any more, nowhere.
+  if stock.state == "closed" or (not bars and (stock.frozen or stock.state ~= "open")) then return "F" end
+  if not stock.serves or stock.layout ~= tonumber(call.layout) then return "S" end
+  if call.mode == "look" then return "I" end
+  if not bars and is_full(current_records(head, memory), count, call.record_cap) then return "O" end
+  local leaves_tombstones = bars or call.mode == "final"
+  if leaves_tombstones and is_full(current_tombstones(head, memory), count, call.tombstone_cap) then
     return "O"
   end
   return nil
@@ -94,16 +100,20 @@ local function serve(requests, call, stock, head, memory)
     if units == nil then return nil, { "corrupt", "users" } end
     local order = terms and terms.position and (found[terms.position] or decided[fields[terms.position]])
     -- Barred is who comes to a stand-in; whoever comes home is not.
-    if value == "b" and call.mode ~= "visit" then value = nil end
+    if value == "b" and call.mode ~= "visit" and call.mode ~= "bar" then value = nil end
     if value then
       known = known + 1
       statuses[i], firsts[#firsts + 1] = remembered(value, quantity, user)
-    elseif order then
+    elseif order and (order == "n" or call.mode ~= "bar") then
       -- It was released before it came, or its id is another order's, which has its first line here, too.
       known = known + 1
       statuses[i] = order == "n" and "N" or "M"
     elseif closed_to_new then
       statuses[i] = closed_to_new
+    elseif call.mode == "bar" then
+      statuses[i], decided[field] = "B", "b"
+      tombstones[#tombstones + 1] = field
+      tombstones[#tombstones + 1] = "b"
     elseif units and units + quantity > stock.max_per_user then
       statuses[i] = "U"
     elseif quantity <= stock.available then
