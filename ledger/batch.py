@@ -40,6 +40,7 @@ class Effects(NamedTuple):
     at_ms: int
     remark: str
     sales: Sequence[Sale]
+    actor: str = ""
 
     def keys(self) -> list[EffectKey]:
         """What the journal is to have."""
@@ -85,6 +86,7 @@ class ShardChange:
     state: str = ""
     """Empty: as it was."""
     last_event: EventId = BEFORE_ALL
+    """BEFORE_ALL: as it was."""
     counts: Counts = NO_COUNTS
     """What the shard itself said after its last event of the batch."""
 
@@ -108,6 +110,11 @@ class Undone(NamedTuple):
     undone: EventId
     request_id: str
     event_id: EventId
+    quantity: int
+    available_after: int
+    at_ms: int
+    remark: str
+    actor: str = ""
 
 
 class TransferKey(NamedTuple):
@@ -161,6 +168,8 @@ class Letter(NamedTuple):
     request_id: str
     reason: str
     """Starts with one word for its class."""
+    shard_followed: bool
+    """Whether the shard's row took over what the event says of its counts all the same."""
 
     @property
     def reason_class(self) -> str:
@@ -195,7 +204,7 @@ class LedgerBatch:
     @property
     def rows(self) -> int:
         """Journal rows to write."""
-        return sum(len(effects.sales) for effects in self.effects)
+        return sum(len(effects.sales) for effects in self.effects) + len(self.undone)
 
     @property
     def product_ids(self) -> list[int]:

@@ -44,6 +44,13 @@ class Conflict(StrEnum):
     INSUFFICIENT_STOCK = "insufficient_stock"
     LIMIT_FIXES_SHARDS = "limit_fixes_shards"
     """Passes by closing the product."""
+    DEAD_LETTER_UNKNOWN = "dead_letter_unknown"
+    DEAD_LETTER_CLOSED = "dead_letter_closed"
+    """It was retried or discarded before."""
+    DEAD_LETTER_CUT = "dead_letter_cut"
+    """Only its beginning was kept."""
+    DEAD_LETTER_REFUSED = "dead_letter_refused"
+    """The ledger cannot hold it; the text names the class of the reason."""
 
 
 class LedgerConflictError(LedgerError):

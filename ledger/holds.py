@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ledger.database import Database, Transaction
-from ledger.outbox import REMARK_CHARS_MAX
 from ledger.products import JournalKind, JournalType
 from ledger.statements import statement
 from sharding.orders import request_id_of
@@ -60,13 +59,13 @@ class Holds:
         Safe to repeat: the first who says so stays.
         """
         products = sorted(product_ids)
-        remark = f"{actor}: {reason}"[:REMARK_CHARS_MAX]
         kind, type_ = JournalKind.FORCE_RELEASE.value, JournalType.FORCE_RELEASE.value
 
         async def run(transaction: Transaction) -> None:
             for product_id in products:
                 request_id = request_id_of(order_id, products[0])
-                values = (product_id, request_id, kind, type_, order_id, user_id, remark)
+                what = (product_id, request_id, kind, type_, order_id, user_id)
+                values = (*what, product_id, reason, actor)
                 await transaction.execute(statement("force_release_insert"), values)
 
         await self._database.transaction(run)

@@ -24,7 +24,7 @@ from ledger.errors import BatchRefusedError, CheckpointMovedError, DuplicateEffe
 from ledger.failpoints import Failpoints
 from ledger.metrics import LedgerMetrics
 from ledger.outbox import REMARK_CHARS_MAX
-from ledger.products import JournalKind
+from ledger.products import JournalKind, JournalType
 from ledger.service_events import Notice, publish, stock_notices
 from ledger.statements import UNION, placeholders, statement, with_rows
 from ledger.values import in_pieces
@@ -78,20 +78,7 @@ class Journal:
         async def run(transaction: Transaction) -> Findings:
             if await _is_applied(transaction, batch.moves):
                 return Findings()
-            await _require_products(transaction, batch)
-            self._failpoints.hit("worker.before_insert")
-            await _insert(transaction, batch)
-            await _require_single_ends(transaction, batch)
-            self._failpoints.hit("worker.after_insert")
-            await _change_holds(transaction, batch)
-            unasked = await _change_outbox(transaction, batch)
-            drifts = await _change_shards(transaction, batch)
-            notices = batch.notices + await _change_products(transaction, batch)
-            moved = [literals.checkpoint_row(move).encode() for move in batch.moves]
-            await transaction.bulk(with_rows("checkpoint_move", moved))
-            await publish(transaction, notices)
-            self._failpoints.hit("worker.before_commit")
-            return Findings(drifts, unasked)
+            return await write(transaction, batch, self._failpoints)
 
         with self._metrics.apply_seconds.time():
             found = await self._database.transaction(run)
@@ -102,11 +89,7 @@ class Journal:
         """Which effects the journal has already that rule out one of the batch's."""
 
         async def run(transaction: Transaction) -> set[EffectKey]:
-            return {
-                EffectKey(product_id, request_id, kind)
-                for (product_id, kind), ids in _rivals_by_product(batch).items()
-                for request_id in await _found(transaction, product_id, kind, ids)
-            }
+            return await rivals(transaction, batch)
 
         return await self._database.transaction(run)
 
@@ -149,6 +132,36 @@ class Journal:
             undone=str(undone.undone),
             request_id=undone.request_id,
         )
+
+
+async def write(transaction: Transaction, batch: LedgerBatch, failpoints: Failpoints) -> Findings:
+    """All that a batch says, and its checkpoints if it has any; whoever calls has locked them.
+
+    DuplicateEffectsError, BatchRefusedError: the transaction must be rolled back.
+    """
+    await _require_products(transaction, batch)
+    failpoints.hit("worker.before_insert")
+    await _insert(transaction, batch)
+    await _require_single_ends(transaction, batch)
+    failpoints.hit("worker.after_insert")
+    await _change_holds(transaction, batch)
+    unasked = await _change_outbox(transaction, batch)
+    drifts = await _change_shards(transaction, batch)
+    notices = batch.notices + await _change_products(transaction, batch)
+    moved = (literals.checkpoint_row(move).encode() for move in batch.moves)
+    await _insert_rows(transaction, "checkpoint_move", moved)
+    await publish(transaction, notices)
+    failpoints.hit("worker.before_commit")
+    return Findings(drifts, unasked)
+
+
+async def rivals(transaction: Transaction, batch: LedgerBatch) -> set[EffectKey]:
+    """Which effects the journal has that rule out one of the batch's."""
+    return {
+        EffectKey(product_id, request_id, kind)
+        for (product_id, kind), ids in _rivals_by_product(batch).items()
+        for request_id in await found_effects(transaction, product_id, kind, ids)
+    }
 
 
 async def _is_applied(transaction: Transaction, moves: list[Move]) -> bool:
@@ -197,7 +210,7 @@ async def _require_single_ends(transaction: Transaction, batch: LedgerBatch) -> 
             of_product.extend(sale.request_id for sale in effects.sales)
     for (product_id, kind), ended in ids.items():
         (other,) = set(ENDS) - {kind}
-        if twice := await _found(transaction, product_id, other.value, ended):
+        if twice := await found_effects(transaction, product_id, other.value, ended):
             raise DuplicateEffectsError(f"{twice[0]} of product {product_id} ended both ways")
 
 
@@ -222,6 +235,8 @@ async def _change_outbox(transaction: Transaction, batch: LedgerBatch) -> list[U
         piece = batch.ended[start : start + UNION_ROWS_MAX]
         ended = [literals.transfer_end_row(key).encode() for key in piece]
         await transaction.bulk(with_rows("transfer_end", ended, UNION))
+    for undone in batch.undone:
+        await _note_return(transaction, undone)
     return [undone for undone in batch.undone if not await _end_undo(transaction, undone)]
 
 
@@ -233,11 +248,24 @@ async def _mark_first(transaction: Transaction, second: SecondEffect) -> None:
     await transaction.execute(statement("journal_remark"), values)
 
 
+async def _note_return(transaction: Transaction, undone: Undone) -> None:
+    """The row that answers the mark beside the first effect; it has the second effect's event."""
+    values = (
+        *(undone.product_id, undone.request_id),
+        *(JournalKind.ROLLBACK.value, JournalType.ROLLBACK.value),
+        *(undone.quantity, undone.available_after),
+        *(undone.partition, *undone.undone),
+        *(undone.remark[:REMARK_CHARS_MAX], undone.actor, undone.at_ms),
+        *(undone.product_id, undone.request_id, REMARK_CHARS_MAX),
+    )
+    await transaction.execute(statement("journal_rollback"), values)
+
+
 async def _end_undo(transaction: Transaction, undone: Undone) -> bool:
     """Whether there was something to end."""
     remark = f"returned by event {undone.event_id}"
-    product_id, partition, (generation, number), request_id, _ = undone
-    values = (remark, product_id, partition, generation, number, request_id)
+    where = (undone.product_id, undone.partition, *undone.undone)
+    values = (remark, *where, undone.request_id)
     return await transaction.execute(statement("undo_end"), values) > 0
 
 
@@ -335,7 +363,7 @@ def _rivals_by_product(batch: LedgerBatch) -> dict[tuple[int, str], list[str]]:
     return ids
 
 
-async def _found(
+async def found_effects(
     transaction: Transaction, product_id: int, kind: str, ids: Sequence[str]
 ) -> list[str]:
     """Those of a product's requests of which the journal has an effect of this kind."""

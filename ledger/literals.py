@@ -43,11 +43,12 @@ def journal_rows(effects: Effects) -> list[str]:
     kind = f"','{effects.kind.value}',{JournalType[effects.kind.name].value},"
     event = (
         f",{effects.partition},{effects.event_id.generation},{effects.event_id.number},"
-        f"{text(effects.remark[:REMARK_CHARS_MAX])},{instant(effects.at_ms)})"
+        f"{text(effects.remark[:REMARK_CHARS_MAX])},{text(effects.actor)},{instant(effects.at_ms)})"
     )
     return [
-        f"{product}{escaped(request_id)}{kind}{order_id},{user_id},{sign * quantity}{event}"
-        for request_id, quantity, user_id, order_id in effects.sales
+        f"{product}{escaped(request_id)}{kind}{order_id},{user_id},{sign * quantity},"
+        f"{'NULL' if after is None else after}{event}"
+        for request_id, quantity, user_id, order_id, after in effects.sales
     ]
 
 
@@ -61,7 +62,7 @@ def letter_row(letter: Letter) -> bytes:
     """One row in the columns of dead_letter_insert.sql."""
     generation, number = letter.entry.id
     packed = packb(letter.entry.fields)[:FIELDS_BYTES_MAX]
-    return b"(%d,%d,%d,%d,%b,%b,%b)" % (
+    return b"(%d,%d,%d,%d,%b,%b,%b,%d)" % (
         letter.partition,
         generation,
         number,
@@ -69,6 +70,7 @@ def letter_row(letter: Letter) -> bytes:
         text(letter.request_id).encode(),
         text(letter.reason[:REASON_CHARS_MAX]).encode(),
         binary(packed),
+        letter.shard_followed,
     )
 
 

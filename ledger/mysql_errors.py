@@ -52,7 +52,7 @@ member's."""
 _LOGIN = {1044, 1045, 1049, 1130, 1698, 2026, 2059, 2061}
 _SCHEMA = {1054, 1146}
 _DUPLICATE = {1062, 1586}
-_DUPLICATE_COLUMN = 1060
+_THERE_ALREADY = {1060, 1061}
 _REFUSED = {
     1048: "invalid_value",
     1267: "invalid_value",
@@ -78,8 +78,8 @@ def code_of(error: BaseException) -> int:
 
 
 def is_there_already(error: BaseException) -> bool:
-    """Whether an ALTER TABLE was to add a column that the table has."""
-    return code_of(error) == _DUPLICATE_COLUMN
+    """Whether an ALTER TABLE was to add a column or an index that the table has."""
+    return code_of(error) in _THERE_ALREADY
 
 
 def passing_kind(error: BaseException) -> str:

@@ -34,7 +34,9 @@ class JournalKind(StrEnum):
     REFUND = "refund"
     """An order was confirmed too late and its units are gone. Moves none."""
     FORCE_RELEASE = "force_release"
-    """Somebody had an order released; the remark says who and why. Moves no units."""
+    """Somebody had an order released; the remark says why. Moves no units."""
+    ROLLBACK = "rollback"
+    """Units of a request's second effect went back to the shard that they had been taken from."""
 
 
 class JournalType(IntEnum):
@@ -293,7 +295,14 @@ class Products:
         return await self._database.transaction(run)
 
     async def adjust_closed(
-        self, kind: JournalKind, product_id: int, *, request_id: str, quantity: int, reason: str
+        self,
+        kind: JournalKind,
+        product_id: int,
+        *,
+        request_id: str,
+        quantity: int,
+        reason: str,
+        actor: str = "",
     ) -> Adjustment:
         """Restock or remove units of a closed product, once per request id.
 
@@ -310,8 +319,8 @@ class Products:
             _require(row, State.CLOSED, Conflict.NOT_CLOSED)
             if kind is JournalKind.REMOVE:
                 _require_units(row, quantity)
-            type_ = JournalType[kind.name]
-            values = (product_id, request_id, kind.value, type_.value, signed, reason)
+            what = (product_id, request_id, kind.value, JournalType[kind.name].value, signed)
+            values = (*what, row.available_stock + signed, reason, actor)
             await transaction.execute(statement("adjustment_insert"), values)
             await transaction.execute(statement("product_adjust"), (signed, signed, product_id))
             await _tell_of_units(transaction, row, signed)

@@ -40,7 +40,9 @@ CREATE TABLE product_inventory (
 -- The journal: one row per operation. type: 1 reserve, 2 confirm, 3 release, 4 rollback, 5 deduct,
 -- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release. quantity is negative where units left the
 -- available stock, or the held ones for the sold ones. partition_id and the event id say which stream entry
--- told of it; NULL and 0: it did not come by a stream.
+-- told of it; NULL and 0: it did not come by a stream. A rollback has those of the second effect that it
+-- brought back. actor: who asked for it, where somebody said so. available_after: available units of the shard
+-- just after the operation; of the product where it did not come by a stream; NULL: not known.
 CREATE TABLE inventory_log (
     id               BIGINT       NOT NULL AUTO_INCREMENT,
     product_id       BIGINT       NOT NULL,
@@ -54,9 +56,12 @@ CREATE TABLE inventory_log (
     event_generation BIGINT UNSIGNED NOT NULL DEFAULT 0,
     event_number     BIGINT UNSIGNED NOT NULL DEFAULT 0,
     remark           VARCHAR(200) NOT NULL DEFAULT '',
+    actor            VARCHAR(64)  NOT NULL DEFAULT '',
+    available_after  BIGINT       NULL,
     create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     PRIMARY KEY (id),
-    UNIQUE KEY one_effect (product_id, request_id, kind)
+    UNIQUE KEY one_effect (product_id, request_id, kind),
+    KEY by_order (order_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What each shard holds as far as its stream has been applied. in_transit is signed: units that left
@@ -107,7 +112,8 @@ CREATE TABLE raw_event (
 
 -- Entries, or single requests of an entry, that could not be applied. reason starts with one word for
 -- its class. request_id is empty where the whole entry is meant. fields is packed as in raw_event and
--- cut after 1 MiB.
+-- cut after 1 MiB. state: open, retried, discarded. shard_followed: whether shard_stock took over what the
+-- event says of the shard's counts all the same; NULL: not known, an earlier version wrote the letter.
 CREATE TABLE dead_letter (
     id           BIGINT       NOT NULL AUTO_INCREMENT,
     partition_id SMALLINT     NOT NULL,
@@ -117,7 +123,9 @@ CREATE TABLE dead_letter (
     request_id   VARCHAR(64)  NOT NULL DEFAULT '',
     reason       VARCHAR(500) NOT NULL,
     fields       MEDIUMBLOB   NOT NULL,
+    shard_followed BOOLEAN    NULL,
     state        VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'open',
+    actor        VARCHAR(64)  NOT NULL DEFAULT '',
     remark       VARCHAR(200) NOT NULL DEFAULT '',
     create_time  DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     update_time  DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from inventory.v1 import admin_pb2 as messages
-from ledger.dead_letters import DeadLetterRow, DeadLetters
 from ledger.products import JournalKind, ProductRow, Products, ProductSettings
 from server import validation
 from server.calls import Context, remaining_s
@@ -21,12 +20,11 @@ ANSWER_S = 0.5
 @dataclass(frozen=True, slots=True)
 class AdminService:
     """One method for each call of the contract that this version has, by its name in snake_case;
-    those on holds are in server/holds.py."""
+    those on holds are in server/holds.py, on the journal in server/journal.py."""
 
     products: Products
     lifecycle: Lifecycle
     resharding: Resharding
-    dead_letters: DeadLetters
     overview: Overview
     partitions: int
     close_wait_s_max: float
@@ -102,18 +100,6 @@ class AdminService:
         )
         return messages.SetShardsResponse(layout_version=version)
 
-    async def list_dead_letters(
-        self, request: messages.ListDeadLettersRequest, _context: Context
-    ) -> messages.ListDeadLettersResponse:
-        """Read a page of events that could not be applied."""
-        validation.check(validation.at_least("after_id", request.after_id, 0))
-        size = validation.page_size(request.page_size)
-        rows = await self.dead_letters.list(after=request.after_id, limit=size)
-        return messages.ListDeadLettersResponse(
-            letters=map(_letter, rows),
-            next_after_id=rows[-1].id if len(rows) == size else 0,
-        )
-
     async def get_cluster(
         self, _request: messages.GetClusterRequest, _context: Context
     ) -> messages.GetClusterResponse:
@@ -174,9 +160,15 @@ def _correction(
         product_id=request.product_id,
         quantity=request.quantity,
         why=request.reason,
+        who=request.actor,
     )
     return Correction(
-        kind, request.product_id, request.request_id, request.quantity, request.reason
+        kind,
+        request.product_id,
+        request.request_id,
+        request.quantity,
+        request.reason,
+        request.actor,
     )
 
 
@@ -210,17 +202,6 @@ def _loaded(loaded: Loaded) -> messages.LoadedProduct:
         shards=plan.layout.shards,
         layout_version=plan.layout.version,
         epoch=plan.epoch,
-    )
-
-
-def _letter(row: DeadLetterRow) -> messages.DeadLetter:
-    return messages.DeadLetter(
-        id=row.id,
-        partition=row.partition,
-        event_id=str(row.event_id),
-        reason=row.reason,
-        event=row.event,
-        created_ms=row.created_ms,
     )
 
 

@@ -86,6 +86,7 @@ _CONFLICT_CODES: Final[Mapping[Conflict, StatusCode]] = {
     Conflict.REQUEST_MISMATCH: StatusCode.ALREADY_EXISTS,
     Conflict.LAYOUT_CHANGING: StatusCode.UNAVAILABLE,
     Conflict.STATUS_CHANGING: StatusCode.UNAVAILABLE,
+    Conflict.DEAD_LETTER_UNKNOWN: StatusCode.NOT_FOUND,
 }
 """What is not named here is FAILED_PRECONDITION."""
 

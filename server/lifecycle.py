@@ -40,6 +40,7 @@ class Correction:
     request_id: str
     quantity: int
     reason: str
+    actor: str
 
 
 class Lifecycle:
@@ -137,6 +138,7 @@ class Lifecycle:
             request_id=wanted.request_id,
             quantity=wanted.quantity,
             reason=wanted.reason,
+            actor=wanted.actor,
         )
         return done.replayed
 
@@ -148,6 +150,7 @@ class Lifecycle:
             request_id=wanted.request_id,
             quantity=wanted.quantity,
             reason=wanted.reason,
+            actor=wanted.actor,
         )
 
 

@@ -28,17 +28,21 @@ from ledger.dead_letters import DeadLetters
 from ledger.demand import Demand
 from ledger.errors import LedgerError, PartitionsDifferError, SchemaError
 from ledger.events_feed import EventsFeed
+from ledger.failpoints import Failpoints
 from ledger.holds import Holds
 from ledger.layouts import Layouts
+from ledger.letter_retries import LetterRetries
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import require_schema
 from ledger.products import Products
+from ledger.timeline import Timeline
 from server.admin import AdminService
 from server.calls import Calls
 from server.demand import DemandReporter
 from server.events import EventService, Tail
 from server.holds import HoldService
 from server.intake import Intake
+from server.journal import JournalService
 from server.lifecycle import Lifecycle
 from server.listener import ADMIN, INVENTORY, SERVICES, grpc_server, listen
 from server.logs import configure_logs
@@ -94,9 +98,11 @@ class Process:
         arguments: Arguments,
         registry: CollectorRegistry,
         log: FilteringBoundLogger,
+        failpoints: Failpoints,
     ) -> None:
         self._settings = settings
         self._arguments = arguments
+        self._failpoints = failpoints
         self._log = log
         self._metrics = Metrics(registry)
         self._stock_metrics = StockMetrics(registry)
@@ -269,6 +275,7 @@ class Process:
             ADMIN,
             self._admin(stock, products, overview),
             HoldService(Holds(self._database), orders, intake, grace_s),
+            self._journal(),
         )
         self._settled.set()
         return overview
@@ -288,6 +295,13 @@ class Process:
         feed = EventsFeed(self._database)
         return EventService(feed, Tail(feed), self._lives)
 
+    def _journal(self) -> JournalService:
+        return JournalService(
+            DeadLetters(self._database),
+            LetterRetries(self._database, self._failpoints),
+            Timeline(self._database),
+        )
+
     def _admin(self, stock: Stock, products: Products, overview: Overview) -> AdminService:
         settings = self._settings
         return AdminService(
@@ -299,7 +313,6 @@ class Process:
                 default_shards=settings.default_shards,
             ),
             resharding=Resharding(Layouts(self._database), partitions=settings.partitions),
-            dead_letters=DeadLetters(self._database),
             overview=overview,
             partitions=settings.partitions,
             close_wait_s_max=settings.close_wait_s_max,
@@ -358,6 +371,13 @@ def _registry() -> CollectorRegistry:
     return registry
 
 
+def _failpoints() -> Failpoints:
+    try:
+        return Failpoints.from_environment()
+    except ValueError as error:
+        raise SetupError(str(error)) from error
+
+
 def _show_metrics(address: str, registry: CollectorRegistry) -> None:
     host, port = parse_address(address)
     try:
@@ -386,7 +406,7 @@ def main() -> int:
     registry = _registry()
 
     async def run() -> None:
-        await Process(ServerSettings(), arguments, registry, log).run()
+        await Process(ServerSettings(), arguments, registry, log, _failpoints()).run()
 
     try:
         _show_metrics(arguments.metrics, registry)

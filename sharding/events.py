@@ -16,6 +16,7 @@ from msgpack import UnpackException, unpackb
 
 from sharding.orders import OrderState
 from sharding.quantities import (
+    ACTOR_CHARS_MAX,
     ADJUSTMENT_MAX,
     QUANTITY_MAX,
     REASON_CHARS_MAX,
@@ -142,6 +143,8 @@ class Sale(NamedTuple):
     quantity: int
     user_id: int
     order_id: int
+    available_after: int | None = None
+    """Units of the shard that were available just after it; None: the event does not tell."""
 
 
 class End(NamedTuple):
@@ -154,6 +157,8 @@ class End(NamedTuple):
     is_sold: bool
     why: OrderState
     """What the order came to."""
+    available_after: int
+    """As of a sale."""
 
 
 class Decision(NamedTuple):
@@ -183,6 +188,8 @@ class Event:
     request_id: str = ""
     """The request of a restock, remove, undo or tombstone."""
     reason: str = ""
+    actor: str = ""
+    """Who asked for a restock or remove; empty in entries of earlier versions, too."""
     peer: int = 0
     """The other partition of a take, put or ack."""
     transfer: int = 0
@@ -228,16 +235,19 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
     if kind is Kind.OPENED:
         return Event(event_id, kind, at_ms)
     moves = kind in (Kind.TAKE, Kind.PUT, Kind.ACK)
+    counts = None if kind is Kind.RESHARD else _counts(fields)
+    sales, holds = _taken(kind, fields, counts)
     return Event(
         event_id,
         kind,
         at_ms,
         product_id=_integer(fields, b"product", minimum=1, maximum=ID_MAX),
         epoch=_integer(fields, b"epoch", minimum=1, maximum=EPOCH_MAX),
-        counts=None if kind is Kind.RESHARD else _counts(fields),
+        counts=counts,
         quantity=_quantity(kind, fields),
         request_id=_request_id(kind, fields) if kind in _OF_ONE_REQUEST else "",
         reason=_text(fields, b"reason", 0, REASON_CHARS_MAX) if kind in _WITH_REASON else "",
+        actor=_text(fields, b"actor", 0, ACTOR_CHARS_MAX) if b"actor" in fields else "",
         peer=_integer(fields, b"peer", minimum=0, maximum=9_999) if moves else 0,
         transfer=_integer(fields, b"transfer", minimum=1, maximum=EPOCH_MAX) if moves else 0,
         state=_text(fields, b"state", 1, 16) if b"state" in fields else "",
@@ -247,9 +257,9 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         undone=_event_id(fields, b"undone") if kind is Kind.UNDO else BEFORE_ALL,
         shards=_shards(fields) if kind is Kind.RESHARD else 0,
         former=_former(fields) if kind is Kind.RESHARD else (),
-        sales=_taken(kind, fields, Status.DEDUCTED),
-        holds=_taken(kind, fields, Status.HELD),
-        ends=tuple(map(_end, _list(kind, fields, b"ends"))),
+        sales=sales,
+        holds=holds,
+        ends=_ends(kind, fields, counts),
         decisions=tuple(map(_decision, _list(kind, fields, b"decisions"))),
     )
 
@@ -331,7 +341,18 @@ def _list(kind: Kind, fields: RawFields, name: bytes) -> list[str]:
     return list(filter(None, _text(fields, name, 0, ORDERS_CHARS_MAX).split(",")))
 
 
-def _end(text: str) -> End:
+def _ends(kind: Kind, fields: RawFields, counts: Counts | None) -> tuple[End, ...]:
+    """In their order; the counts are those after the last one, so the walk begins there."""
+    available = counts.available if counts else 0
+    ends = []
+    for text in reversed(_list(kind, fields, b"ends")):
+        end = _end(text, available)
+        available -= 0 if end.is_sold else end.quantity
+        ends.append(end)
+    return tuple(reversed(ends))
+
+
+def _end(text: str, available_after: int) -> End:
     found = _END.fullmatch(text)
     if not found:
         raise MalformedEventError(f"no end of a hold: {text[:60]!r}")
@@ -344,6 +365,7 @@ def _end(text: str) -> End:
         int(quantity),
         state.is_sold,
         state,
+        available_after,
     )
 
 
@@ -355,21 +377,33 @@ def _decision(text: str) -> Decision:
     return Decision(_identifier(order_id), _identifier(user_id), OrderState(state))
 
 
-def _taken(kind: Kind, fields: RawFields, wanted: Status) -> tuple[Sale, ...]:
+def _taken(
+    kind: Kind, fields: RawFields, counts: Counts | None
+) -> tuple[tuple[Sale, ...], tuple[Sale, ...]]:
+    """What was sold and what was held of a list, each in its order.
+
+    The counts are those after the last request, so the walk begins there.
+    """
     if kind is not Kind.DEDUCT and not (kind is Kind.PUT and b"requests" in fields):
-        return ()
+        return (), ()
+    assert counts is not None  # both kinds have them
     statuses = _field(fields, b"statuses")
-    if wanted is Status.HELD and Status.HELD.encode() not in statuses:
-        return ()
     requests = _unpacked(_field(fields, b"requests"))
     if len(requests) != len(statuses) * REQUEST_FIELDS:
         raise MalformedEventError("requests and statuses differ in number")
-    taken = ord(wanted)
-    return tuple(
-        _sale(requests[i * REQUEST_FIELDS : (i + 1) * REQUEST_FIELDS])
-        for i, status in enumerate(statuses)
-        if status == taken
-    )
+    sales: list[Sale] = []
+    holds: list[Sale] = []
+    available = counts.available
+    for i in range(len(statuses) - 1, -1, -1):
+        if statuses[i] in _TAKES:
+            sale = _sale(requests[i * REQUEST_FIELDS : (i + 1) * REQUEST_FIELDS], available)
+            available += sale.quantity
+            (sales if statuses[i] == _SOLD else holds).append(sale)
+    return tuple(reversed(sales)), tuple(reversed(holds))
+
+
+_SOLD, _HELD = ord(Status.DEDUCTED), ord(Status.HELD)
+_TAKES = frozenset((_SOLD, _HELD))
 
 
 def _unpacked(packed: bytes) -> list[object]:
@@ -382,7 +416,7 @@ def _unpacked(packed: bytes) -> list[object]:
     return requests
 
 
-def _sale(values: Sequence[object]) -> Sale:
+def _sale(values: Sequence[object], available_after: int) -> Sale:
     request_id, quantity, user_id, order_id = values
     if not isinstance(request_id, str):
         raise MalformedEventError("request id is no text")
@@ -392,7 +426,7 @@ def _sale(values: Sequence[object]) -> Sale:
         raise MalformedEventError("request id out of bounds")
     if not isinstance(quantity, int) or not 1 <= quantity <= QUANTITY_MAX:
         raise MalformedEventError(f"quantity out of bounds for {request_id}")
-    return Sale(request_id, quantity, _identifier(user_id), _identifier(order_id))
+    return Sale(request_id, quantity, _identifier(user_id), _identifier(order_id), available_after)
 
 
 def _hold_of(request_id: str) -> tuple[str, str]:

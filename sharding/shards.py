@@ -395,6 +395,7 @@ class Shards:
         request_id: str,
         quantity: int,
         reason: str,
+        actor: str = "",
         look: bool = False,
     ) -> Served:
         """`restock` or `remove` units at one shard; `look`: only say whether it was done there."""
@@ -405,7 +406,7 @@ class Shards:
             _RESTOCK if kind == "restock" else _REMOVE,
             partition,
             keys_.shard + keys_.memory,
-            (self._product, layout, self._caps[0], request_id, str(quantity), reason),
+            (self._product, layout, self._caps[0], request_id, str(quantity), reason, actor),
             lane=LaneKind.WRITE,
         )
         _word(reply)

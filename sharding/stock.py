@@ -127,17 +127,17 @@ class Stock:
         raise StockUnavailableError(reason, f"product {product_id}")
 
     async def restock(
-        self, product_id: int, *, request_id: str, quantity: int, reason: str
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str = ""
     ) -> Answer:
         """Add units once per request id. DEDUCTED means that it was applied."""
-        wanted = Correction("restock", product_id, request_id, quantity, reason)
+        wanted = Correction("restock", product_id, request_id, quantity, reason, actor)
         return await self._tasks.whole(self._corrections.apply(wanted), "restock")
 
     async def remove(
-        self, product_id: int, *, request_id: str, quantity: int, reason: str
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str = ""
     ) -> Answer:
         """Take unsold units away once per request id. DEDUCTED means that it was applied."""
-        wanted = Correction("remove", product_id, request_id, quantity, reason)
+        wanted = Correction("remove", product_id, request_id, quantity, reason, actor)
         return await self._tasks.whole(self._corrections.apply(wanted), "remove")
 
     async def load(self, plan: LoadPlan) -> None:

@@ -32,6 +32,11 @@ class WorkerMetrics:
             ["source"],
             registry=registry,
         )
+        self.ledger_failures_in_a_row = Gauge(
+            "inventory_worker_ledger_failures_in_a_row",
+            "Attempts to write events to the ledger that have failed since the last that did not",
+            registry=registry,
+        )
         self.redis_failures = Counter(
             "inventory_worker_redis_failures_total",
             "Calls that a partition did not answer, by reason",
@@ -90,6 +95,12 @@ class WorkerMetrics:
         self.undos_open = Gauge(
             "inventory_worker_undos_open",
             "Second effects in served partitions whose units have not come back",
+            registry=registry,
+        )
+        self.outbox_failing = Gauge(
+            "inventory_worker_outbox_failing",
+            "Open work on the live stock in served partitions that was put off three times or more",
+            ["kind"],
             registry=registry,
         )
         self.transfers_finished = Counter(

@@ -14,5 +14,9 @@ SET
         shard.layout_version,
         added.layout_version
     ),
-    shard.event_generation = added.generation,
-    shard.event_number = added.number
+    shard.event_generation = IF(
+        added.number = 0,
+        shard.event_generation,
+        added.generation
+    ),
+    shard.event_number = IF(added.number = 0, shard.event_number, added.number)

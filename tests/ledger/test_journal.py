@@ -14,6 +14,7 @@ from ledger.dead_letters import DeadLetterRow, DeadLetters
 from ledger.errors import CheckpointMovedError, PartitionsDifferError
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
+from ledger.merge import Chunk, cut, merge
 from ledger.metrics import LedgerMetrics
 from ledger.products import Products
 from ledger.raw_events import RawEvents
@@ -26,7 +27,6 @@ from tests.ledger.streams import FakeStream, chunk_of, flat, fresh_request_ids, 
 from tests.waiting import eventually
 from worker.applier import Applier
 from worker.keeper import HOUSEKEEPING_EVERY_S
-from worker.merge import Chunk, cut, merge
 
 SHARD = (
     "SELECT available, held, sold, loaded, in_transit, state, epoch FROM shard_stock "

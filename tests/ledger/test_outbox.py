@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from ledger.database import Database
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
+from ledger.merge import Chunk
 from ledger.metrics import LedgerMetrics
 from ledger.outbox import Outbox, OutboxKind, OutboxRow
 from ledger.products import Products
@@ -17,7 +18,6 @@ from sharding.partitions import Entry
 from tests.ledger.conftest import NewProduct, Stream, fetch, new_metrics, write
 from tests.ledger.streams import FakeStream, chunk_of, fresh_request_ids
 from worker.applier import Applier
-from worker.merge import Chunk
 
 SHARD = (
     "SELECT available, held, sold, loaded, in_transit, state, epoch, layout_version "

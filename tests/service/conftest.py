@@ -168,7 +168,6 @@ def _admin(stock: FakeStock, products: FakeProducts, layouts: FakeLayouts) -> Ad
         products=fake,
         lifecycle=Lifecycle(cast(Any, stock), fake, partitions=PARTITIONS, default_shards=6),
         resharding=Resharding(cast(Any, layouts), partitions=PARTITIONS),
-        dead_letters=cast(Any, None),
         overview=cast(Any, None),
         partitions=PARTITIONS,
         close_wait_s_max=5,

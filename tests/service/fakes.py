@@ -135,14 +135,14 @@ class FakeStock:
         return 1 + self.retired
 
     async def restock(
-        self, product_id: int, *, request_id: str, quantity: int, reason: str
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str
     ) -> Answer:
         self._fail()
         self.available[product_id] += quantity
         return Answer(Outcome.DEDUCTED)
 
     async def remove(
-        self, product_id: int, *, request_id: str, quantity: int, reason: str
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str
     ) -> Answer:
         self._fail()
         if self.available[product_id] < quantity:
@@ -249,7 +249,14 @@ class FakeProducts:
         return self.adjustments.get((product_id, request_id))
 
     async def adjust_closed(
-        self, kind: JournalKind, product_id: int, *, request_id: str, quantity: int, reason: str
+        self,
+        kind: JournalKind,
+        product_id: int,
+        *,
+        request_id: str,
+        quantity: int,
+        reason: str,
+        actor: str,
     ) -> Adjustment:
         row = self.rows[product_id]
         signed = quantity if kind is JournalKind.RESTOCK else -quantity

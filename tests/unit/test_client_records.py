@@ -32,6 +32,16 @@ from inventory.client import (
     Stock,
     rpcs,
 )
+from inventory.client.journal import (
+    DeadLetter,
+    DeadLetterPage,
+    TimelineEntry,
+    TimelinePage,
+    dead_letter_of,
+    dead_letter_page_of,
+    timeline_entry_of,
+    timeline_page_of,
+)
 from inventory.client.messages import build
 from inventory.client.orders import event_of, hold_of, hold_page_of, order_of
 from inventory.client.records import cluster_of, loaded_of, product_of, resolved_of, stock_of
@@ -60,6 +70,10 @@ RPCS = [value for value in vars(rpcs).values() if isinstance(value, Rpc)]
         (Event, inventory_pb2.WatchEventsResponse, set()),
         (Hold, admin_pb2.Hold, set()),
         (HoldPage, admin_pb2.ListHoldsResponse, set()),
+        (DeadLetter, admin_pb2.DeadLetter, set()),
+        (DeadLetterPage, admin_pb2.ListDeadLettersResponse, set()),
+        (TimelineEntry, admin_pb2.TimelineEntry, set()),
+        (TimelinePage, admin_pb2.GetTimelineResponse, set()),
     ],
 )
 def test_a_record_has_the_fields_of_its_message(record, message, own):
@@ -77,6 +91,10 @@ def test_a_record_has_the_fields_of_its_message(record, message, own):
         (event_of, inventory_pb2.WatchEventsResponse),
         (hold_of, admin_pb2.Hold),
         (hold_page_of, admin_pb2.ListHoldsResponse),
+        (dead_letter_of, admin_pb2.DeadLetter),
+        (dead_letter_page_of, admin_pb2.ListDeadLettersResponse),
+        (timeline_entry_of, admin_pb2.TimelineEntry),
+        (timeline_page_of, admin_pb2.GetTimelineResponse),
     ],
 )
 def test_every_number_of_a_message_arrives_in_its_own_field(read, message):
@@ -89,6 +107,13 @@ def test_every_number_of_a_message_arrives_in_its_own_field(read, message):
     for number, name in enumerate(numbers, start=1):
         setattr(filled, name, number)
     assert [getattr(read(filled), name) for name in numbers] == list(range(1, len(numbers) + 1))
+
+
+def test_counts_that_the_journal_does_not_know_are_none_and_no_zeros():
+    unknown = timeline_entry_of(admin_pb2.TimelineEntry())
+    assert (unknown.available_before, unknown.available_after) == (None, None)
+    nothing = timeline_entry_of(admin_pb2.TimelineEntry(available_before=0, available_after=0))
+    assert (nothing.available_before, nothing.available_after) == (0, 0)
 
 
 @pytest.mark.parametrize("word", [0, 99])

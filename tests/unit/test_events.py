@@ -43,24 +43,24 @@ RESTOCK = SHARD | {b"kind": b"restock", b"request": b"in-1", b"quantity": b"5", 
 
 def test_only_accepted_requests_of_a_list_are_sales() -> None:
     event = decode(ID, DEDUCT)
-    assert event.sales == (Sale("a", 2, user_id=7, order_id=9),)
+    assert event.sales == (Sale("a", 2, user_id=7, order_id=9, available_after=8),)
     assert (event.kind, event.product_id, event.counts) == (Kind.DEDUCT, 1001, (8, 0, 2, 10))
 
 
 def test_units_that_are_held_are_told_apart_from_sold_ones() -> None:
     event = decode(ID, DEDUCT | {b"requests": packb(LINES), b"statuses": b"HDH"})
-    assert event.holds == (Sale("order 5 5", 2, 7, 5), Sale("retake 6 6", 3, 8, 6))
-    assert event.sales == (Sale("a", 1, 0, 0),)
+    assert event.holds == (Sale("order 5 5", 2, 7, 5, 12), Sale("retake 6 6", 3, 8, 6, 8))
+    assert event.sales == (Sale("a", 1, 0, 0, 11),)
     assert decode(ID, DEDUCT | {b"requests": packb(LINES[:4]), b"statuses": b"D"}).sales == (
-        Sale("order 5 5", 2, 7, 5),
+        Sale("order 5 5", 2, 7, 5, 8),
     )
 
 
 def test_ends_of_holds_and_decisions_of_orders_are_read() -> None:
     event = decode(ID, ORDERS)
     assert event.ends == (
-        End("order 5 5", 5, 7, 2, is_sold=True, why=OrderState.CONFIRMED),
-        End("retake 6 6", 6, 0, 3, is_sold=False, why=OrderState.REFUND_REQUIRED),
+        End("order 5 5", 5, 7, 2, True, OrderState.CONFIRMED, available_after=5),
+        End("retake 6 6", 6, 0, 3, False, OrderState.REFUND_REQUIRED, available_after=8),
     )
     assert event.decisions == (
         Decision(5, 7, OrderState.EXPIRED),
@@ -74,7 +74,12 @@ def test_identifiers_of_63_bits_survive() -> None:
     largest = 2**63 - 1
     packed = pack([Deduction("a", 1001, 1, largest, largest)])
     event = decode(ID, DEDUCT | {b"requests": packed, b"statuses": b"D"})
-    assert event.sales == (Sale("a", 1, largest, largest),)
+    assert event.sales == (Sale("a", 1, largest, largest, 8),)
+
+
+def test_who_asked_for_a_correction_is_read_where_it_is_told() -> None:
+    assert decode(ID, RESTOCK).actor == ""
+    assert decode(ID, RESTOCK | {b"actor": "Zoë".encode()}).actor == "Zoë"
 
 
 def test_units_that_left_at_another_shard_make_loaded_negative() -> None:
@@ -97,6 +102,7 @@ def without(fields: dict[bytes, bytes], name: bytes) -> dict[bytes, bytes]:
         (without(DEDUCT, b"product"), "no field product"),
         (DEDUCT | {b"at": b"253402300800000"}, "at out of bounds"),
         (DEDUCT | {b"product": b"0"}, "product out of bounds"),
+        (RESTOCK | {b"actor": b"x" * 65}, "actor has 65 characters"),
         (DEDUCT | {b"available": b"-1"}, "available is not a whole number"),
         (DEDUCT | {b"sold": b"1e3"}, "sold is not a whole number"),
         (RESTOCK | {b"quantity": b"abc"}, "quantity is not a whole number"),

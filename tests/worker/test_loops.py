@@ -13,6 +13,7 @@ from ledger.errors import LedgerUnavailableError
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
+from ledger.merge import Chunk
 from ledger.migrate import migrate
 from ledger.openings import Openings
 from ledger.products import Products
@@ -34,7 +35,6 @@ from tests.worker.conftest import World
 from worker.applier import Applier
 from worker.drain import Drain
 from worker.keeper import Keeper
-from worker.merge import Chunk
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 from worker.share import Share
@@ -230,10 +230,12 @@ async def test_after_a_failure_of_the_ledger_the_worker_asks_it_what_was_applied
 ) -> None:
     bench = Bench(database, partitions)
     apply, failures = Applier.apply, 0
+    in_a_row: list[float] = []
 
     async def apply_and_lose_the_reply(applier: Applier, chunks: Sequence[Chunk]) -> None:
         nonlocal failures
         await apply(applier, chunks)
+        in_a_row.append(bench.metric("ledger_failures_in_a_row"))
         if failures < 3:
             failures += 1
             for chunk in chunks:
@@ -246,7 +248,28 @@ async def test_after_a_failure_of_the_ledger_the_worker_asks_it_what_was_applied
     async with bench.running():
         await until_sold(database, PARTITIONS * 4)
     assert bench.metric("failures_total", source="ledger") == 3
+    assert in_a_row[:4] == [0, 1, 2, 3]
+    assert bench.metric("ledger_failures_in_a_row") == 0
     assert bench.metric("batches_lost_total") == 0
+
+
+async def test_failures_in_a_row_end_when_nothing_waits_to_be_written(
+    database: Database, partitions: FakePartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(database, partitions)
+    async with bench.running():
+        await eventually(lambda: len(bench.share.applied) == PARTITIONS)
+        monkeypatch.setattr(Checkpoints, "of", _away)
+        monkeypatch.setattr(Applier, "apply", _away)
+        partitions.sell(0)
+        await eventually(lambda: bench.metric("ledger_failures_in_a_row") >= 3)
+        partitions.entries[0].clear()
+        monkeypatch.undo()
+        await eventually(lambda: bench.metric("ledger_failures_in_a_row") == 0)
+
+
+async def _away(*_: object) -> None:
+    raise LedgerUnavailableError("MySQL is away")
 
 
 async def test_an_idle_worker_reads_rarely_and_is_still_awake(

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inventory.client import (
+    DeadLetter,
     Deduction,
     Event,
     EventKind,
@@ -25,6 +26,7 @@ from inventory.client import (
     ProductStatus,
     Resolution,
     Stock,
+    TimelineEntry,
 )
 
 PIPE_WIDTH = 160
@@ -182,6 +184,46 @@ def print_holds(holds: Sequence[Hold]) -> None:
     console().print(table)
 
 
+def print_letters(letters: Sequence[DeadLetter]) -> None:
+    table = _table(None, "letter", "state", "since", "place", "product", "request", "reason")
+    _left(table, "request", "reason")
+    for letter in letters:
+        table.add_row(
+            str(letter.id),
+            letter.state,
+            _time(letter.created_ms),
+            f"p{letter.partition:02d} {letter.event_id}",
+            str(letter.product_id or ""),
+            letter.request_id,
+            "; ".join(filter(None, (letter.reason, letter.remark))),
+        )
+    console().print(table)
+
+
+def print_timeline(entries: Sequence[TimelineEntry]) -> None:
+    table = _table(
+        None, "entry", "when", "product", "what", "units", "available", "order", "user", "place",
+        "request", "why",
+    )  # fmt: skip
+    _left(table, "what", "request", "why")
+    for entry in entries:
+        known = entry.available_before is not None
+        table.add_row(
+            str(entry.id),
+            _time(entry.created_ms),
+            str(entry.product_id),
+            entry.kind,
+            f"{entry.quantity:+}" if entry.quantity else "0",
+            f"{entry.available_before} > {entry.available_after}" if known else "",
+            str(entry.order_id or ""),
+            str(entry.user_id or ""),
+            f"p{entry.partition:02d} {entry.event_id}" if entry.event_id else "",
+            entry.request_id,
+            ": ".join(filter(None, (entry.actor, entry.reason))),
+        )
+    console().print(table)
+
+
 def print_event(event: Event) -> None:
     what = event.kind.value.replace("_", " ")
     who = f"order {event.order_id}" if event.order_id else f"{event.available} available"
@@ -199,6 +241,12 @@ def _table(title: str | None, *columns: str) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     return table
+
+
+def _left(table: Table, *columns: str) -> None:
+    for column in table.columns:
+        if column.header in columns:
+            column.justify = "left"
 
 
 def _remarks(stock: Stock) -> str:

@@ -21,6 +21,7 @@ RequestId = Annotated[
     ),
 ]
 Reason = Annotated[str, typer.Option(help="Why, for the journal.", show_default=False)]
+Actor = Annotated[str, typer.Option(help="Who, for the journal.", show_default=False)]
 
 AUTOMATIC = "auto"
 
@@ -166,11 +167,14 @@ def restock(
     quantity: Units,
     request_id: RequestId = None,
     reason: Reason = "",
+    actor: Actor = "",
 ) -> None:
     """Add units, once per request id."""
     change_id = request_id or uuid4().hex
     with session_of(context).client() as client:
-        replayed = client.restock(product_id, quantity, request_id=change_id, reason=reason)
+        replayed = client.restock(
+            product_id, quantity, request_id=change_id, reason=reason, actor=actor
+        )
     _changed(context, f"{quantity} units added to", product_id, change_id, replayed=replayed)
 
 
@@ -181,11 +185,14 @@ def remove(
     quantity: Units,
     request_id: RequestId = None,
     reason: Reason = "",
+    actor: Actor = "",
 ) -> None:
     """Take unsold units away, once per request id; never more than are available."""
     change_id = request_id or uuid4().hex
     with session_of(context).client() as client:
-        replayed = client.remove(product_id, quantity, request_id=change_id, reason=reason)
+        replayed = client.remove(
+            product_id, quantity, request_id=change_id, reason=reason, actor=actor
+        )
     _changed(context, f"{quantity} units removed from", product_id, change_id, replayed=replayed)
 
 

@@ -20,10 +20,12 @@ from inventory.client.errors import (
     RequestMismatch,
     ServiceFault,
     Unavailable,
+    UnknownDeadLetter,
     UnknownOrder,
     UnknownProduct,
     UserLimit,
 )
+from inventory.client.journal import DeadLetter, DeadLetterPage, TimelineEntry, TimelinePage
 from inventory.client.orders import (
     Event,
     EventKind,
@@ -56,6 +58,8 @@ __all__ = [
     "AsyncInventoryClient",
     "Cluster",
     "CursorOutOfRange",
+    "DeadLetter",
+    "DeadLetterPage",
     "DeductItem",
     "DeductStream",
     "Deduction",
@@ -96,7 +100,10 @@ __all__ = [
     "ServiceFault",
     "ShardStock",
     "Stock",
+    "TimelineEntry",
+    "TimelinePage",
     "Unavailable",
+    "UnknownDeadLetter",
     "UnknownOrder",
     "UnknownProduct",
     "UserLimit",

@@ -8,6 +8,12 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from inventory.client.failures import Failure, error_of
+from inventory.client.journal import (
+    DeadLetterPage,
+    TimelinePage,
+    dead_letter_page_of,
+    timeline_page_of,
+)
 from inventory.client.messages import build
 from inventory.client.ordering import (
     CONFIRMING,
@@ -53,13 +59,16 @@ from inventory.client.rpcs import (
     BATCH_RELEASE,
     BATCH_RESERVE,
     CLOSE,
+    DISCARD_DEAD_LETTER,
     EXTEND_HOLD,
     FORCE_RELEASE,
     GET_CLUSTER,
     GET_ORDER,
     GET_PRODUCT,
     GET_STOCK,
+    GET_TIMELINE,
     HEALTH_CHECK,
+    LIST_DEAD_LETTERS,
     LIST_HOLDS,
     LIST_PRODUCTS,
     LOAD,
@@ -67,6 +76,7 @@ from inventory.client.rpcs import (
     REMOVE,
     RESOLVE_REQUEST,
     RESTOCK,
+    RETRY_DEAD_LETTER,
     SET_SHARDS,
     WATCH_EVENTS,
     WATCH_STOCK,
@@ -146,7 +156,7 @@ class Calls:
         return product_of(reply.product)
 
     def restock(
-        self, product_id: int, quantity: int, request_id: str | None, reason: str
+        self, product_id: int, quantity: int, request_id: str | None, reason: str, actor: str
     ) -> Steps[bool]:
         request = build(
             admin_pb2.RestockRequest,
@@ -154,6 +164,7 @@ class Calls:
             product_id=product_id,
             quantity=quantity,
             reason=reason,
+            actor=actor,
         )
         reply = yield from self._retrier.answer(
             RESTOCK, request, policy=FOR_ADMIN, request_id=request.request_id
@@ -161,7 +172,7 @@ class Calls:
         return reply.replayed
 
     def remove(
-        self, product_id: int, quantity: int, request_id: str | None, reason: str
+        self, product_id: int, quantity: int, request_id: str | None, reason: str, actor: str
     ) -> Steps[bool]:
         request = build(
             admin_pb2.RemoveRequest,
@@ -169,6 +180,7 @@ class Calls:
             product_id=product_id,
             quantity=quantity,
             reason=reason,
+            actor=actor,
         )
         reply = yield from self._retrier.answer(
             REMOVE, request, policy=FOR_ADMIN, request_id=request.request_id
@@ -263,6 +275,42 @@ class Calls:
         )
         reply = yield from self._retrier.answer(FORCE_RELEASE, request, order_id=order_id)
         return order_of(reply.order)
+
+    def list_dead_letters(
+        self, after_id: int, page_size: int, *, include_closed: bool
+    ) -> Steps[DeadLetterPage]:
+        request = build(
+            admin_pb2.ListDeadLettersRequest,
+            after_id=after_id,
+            page_size=page_size,
+            include_closed=include_closed,
+        )
+        reply = yield from self._retrier.answer(LIST_DEAD_LETTERS, request)
+        return dead_letter_page_of(reply)
+
+    def retry_dead_letter(self, letter_id: int, reason: str, actor: str) -> Steps[None]:
+        request = build(admin_pb2.RetryDeadLetterRequest, id=letter_id, reason=reason, actor=actor)
+        yield from self._retrier.answer(RETRY_DEAD_LETTER, request, policy=FOR_ADMIN)
+
+    def discard_dead_letter(self, letter_id: int, reason: str, actor: str) -> Steps[None]:
+        request = build(
+            admin_pb2.DiscardDeadLetterRequest, id=letter_id, reason=reason, actor=actor
+        )
+        yield from self._retrier.answer(DISCARD_DEAD_LETTER, request, policy=FOR_ADMIN)
+
+    def get_timeline(
+        self, product_id: int, request_id: str, order_id: int, before_id: int, page_size: int
+    ) -> Steps[TimelinePage]:
+        request = build(
+            admin_pb2.GetTimelineRequest,
+            product_id=product_id,
+            request_id=request_id,
+            order_id=order_id,
+            before_id=before_id,
+            page_size=page_size,
+        )
+        reply = yield from self._retrier.answer(GET_TIMELINE, request)
+        return timeline_page_of(reply)
 
     def _order(
         self, call: OrderCall, request: OrderRequest, deadline_s: float | None

@@ -136,6 +136,26 @@ FORCE_RELEASE = Rpc(
     admin_pb2.ForceReleaseResponse,
     acts=True,
 )
+LIST_DEAD_LETTERS = Rpc(
+    _ADMIN + "ListDeadLetters",
+    admin_pb2.ListDeadLettersRequest,
+    admin_pb2.ListDeadLettersResponse,
+)
+RETRY_DEAD_LETTER = Rpc(
+    _ADMIN + "RetryDeadLetter",
+    admin_pb2.RetryDeadLetterRequest,
+    admin_pb2.RetryDeadLetterResponse,
+    acts=True,
+)
+DISCARD_DEAD_LETTER = Rpc(
+    _ADMIN + "DiscardDeadLetter",
+    admin_pb2.DiscardDeadLetterRequest,
+    admin_pb2.DiscardDeadLetterResponse,
+    acts=True,
+)
+GET_TIMELINE = Rpc(
+    _ADMIN + "GetTimeline", admin_pb2.GetTimelineRequest, admin_pb2.GetTimelineResponse
+)
 GET_CLUSTER = Rpc(_ADMIN + "GetCluster", admin_pb2.GetClusterRequest, admin_pb2.GetClusterResponse)
 HEALTH_CHECK = Rpc(
     "/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse

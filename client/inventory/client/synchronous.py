@@ -15,6 +15,7 @@ from inventory.client.channels import CHANNELS, open_channel
 from inventory.client.deductions import settled
 from inventory.client.errors import Unavailable
 from inventory.client.failures import NO_CONNECTION, UNREACHABLE, failure_of, stream_ended
+from inventory.client.journal import DeadLetterPage, TimelinePage
 from inventory.client.orders import (
     Event,
     EventKind,
@@ -287,16 +288,28 @@ class InventoryClient:
         return self._run(self._calls.close_product(product_id))
 
     def restock(
-        self, product_id: int, quantity: int, *, request_id: str | None = None, reason: str = ""
+        self,
+        product_id: int,
+        quantity: int,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        actor: str = "",
     ) -> bool:
         """Adds units once per request_id; True: this request_id had been applied before."""
-        return self._run(self._calls.restock(product_id, quantity, request_id, reason))
+        return self._run(self._calls.restock(product_id, quantity, request_id, reason, actor))
 
     def remove(
-        self, product_id: int, quantity: int, *, request_id: str | None = None, reason: str = ""
+        self,
+        product_id: int,
+        quantity: int,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        actor: str = "",
     ) -> bool:
         """Takes unsold units away once per request_id; True: it had been applied before."""
-        return self._run(self._calls.remove(product_id, quantity, request_id, reason))
+        return self._run(self._calls.remove(product_id, quantity, request_id, reason, actor))
 
     def set_shards(self, product_id: int, shards: int, *, deadline_s: float | None = None) -> int:
         """Splits a product into so many shards, also while it is on sale, and keeps it so.
@@ -314,6 +327,41 @@ class InventoryClient:
     def force_release(self, order_id: int, *, reason: str, actor: str) -> Order:
         """Releases an order whatever its time; the journal is told who wanted it, and why."""
         return self._run(self._calls.force_release(order_id, reason, actor))
+
+    def list_dead_letters(
+        self, *, after_id: int = 0, page_size: int = 0, include_closed: bool = False
+    ) -> DeadLetterPage:
+        """Reads a page of events that could not be applied to the ledger, oldest first.
+
+        include_closed: also those that were retried or discarded.
+        """
+        steps = self._calls.list_dead_letters(after_id, page_size, include_closed=include_closed)
+        return self._run(steps)
+
+    def retry_dead_letter(self, letter_id: int, *, reason: str, actor: str) -> None:
+        """Applies a dead letter again, once; the journal is told who wanted it, and why.
+
+        PreconditionFailed: the ledger still cannot hold it (DEAD_LETTER_REFUSED), only its beginning was
+        kept (DEAD_LETTER_CUT), or it was dealt with before (DEAD_LETTER_CLOSED).
+        """
+        self._run(self._calls.retry_dead_letter(letter_id, reason, actor))
+
+    def discard_dead_letter(self, letter_id: int, *, reason: str, actor: str) -> None:
+        """Gives a dead letter up. PreconditionFailed, DEAD_LETTER_CLOSED: it was dealt with before."""
+        self._run(self._calls.discard_dead_letter(letter_id, reason, actor))
+
+    def get_timeline(
+        self,
+        *,
+        product_id: int = 0,
+        request_id: str = "",
+        order_id: int = 0,
+        before_id: int = 0,
+        page_size: int = 0,
+    ) -> TimelinePage:
+        """Reads a page of the journal, newest first: of a product, an order, or a product's request."""
+        steps = self._calls.get_timeline(product_id, request_id, order_id, before_id, page_size)
+        return self._run(steps)
 
     def get_cluster(self) -> Cluster:
         """Reads the partitions' state, the service's version and the ledger's schema."""

@@ -284,14 +284,15 @@ class AdminServiceServicer:
 
     def RetryDeadLetter(self, request, context):
         """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
-        it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+        it; reason DEAD_LETTER_CUT: only its beginning was kept; reason DEAD_LETTER_CLOSED: it was applied or given up
+        before. NOT_FOUND, reason DEAD_LETTER_UNKNOWN: there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DiscardDeadLetter(self, request, context):
-        """Gives a dead letter up, with a reason.
+        """Gives a dead letter up, with a reason. Fails as RetryDeadLetter where there is none, or none that is open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -107,10 +107,11 @@ class AdminServiceStub:
     """Lists events that could not be applied to the ledger, oldest first."""
     RetryDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RetryDeadLetterRequest, _admin_pb2.RetryDeadLetterResponse]
     """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
-    it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+    it; reason DEAD_LETTER_CUT: only its beginning was kept; reason DEAD_LETTER_CLOSED: it was applied or given up
+    before. NOT_FOUND, reason DEAD_LETTER_UNKNOWN: there is none.
     """
     DiscardDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DiscardDeadLetterRequest, _admin_pb2.DiscardDeadLetterResponse]
-    """Gives a dead letter up, with a reason."""
+    """Gives a dead letter up, with a reason. Fails as RetryDeadLetter where there is none, or none that is open."""
     GetTimeline: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTimelineRequest, _admin_pb2.GetTimelineResponse]
     """Lists the ledger's journal of a product, an order or a request, newest first."""
     GetCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]
@@ -192,10 +193,11 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lists events that could not be applied to the ledger, oldest first."""
     RetryDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.RetryDeadLetterRequest, _admin_pb2.RetryDeadLetterResponse]  # type: ignore[assignment]
     """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
-    it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+    it; reason DEAD_LETTER_CUT: only its beginning was kept; reason DEAD_LETTER_CLOSED: it was applied or given up
+    before. NOT_FOUND, reason DEAD_LETTER_UNKNOWN: there is none.
     """
     DiscardDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.DiscardDeadLetterRequest, _admin_pb2.DiscardDeadLetterResponse]  # type: ignore[assignment]
-    """Gives a dead letter up, with a reason."""
+    """Gives a dead letter up, with a reason. Fails as RetryDeadLetter where there is none, or none that is open."""
     GetTimeline: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTimelineRequest, _admin_pb2.GetTimelineResponse]  # type: ignore[assignment]
     """Lists the ledger's journal of a product, an order or a request, newest first."""
     GetCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]  # type: ignore[assignment]
@@ -376,7 +378,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RetryDeadLetterResponse, _abc.Awaitable[_admin_pb2.RetryDeadLetterResponse]]:
         """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
-        it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+        it; reason DEAD_LETTER_CUT: only its beginning was kept; reason DEAD_LETTER_CLOSED: it was applied or given up
+        before. NOT_FOUND, reason DEAD_LETTER_UNKNOWN: there is none.
         """
 
     @_abc_1.abstractmethod
@@ -385,7 +388,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DiscardDeadLetterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DiscardDeadLetterResponse, _abc.Awaitable[_admin_pb2.DiscardDeadLetterResponse]]:
-        """Gives a dead letter up, with a reason."""
+        """Gives a dead letter up, with a reason. Fails as RetryDeadLetter where there is none, or none that is open."""
 
     @_abc_1.abstractmethod
     def GetTimeline(
