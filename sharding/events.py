@@ -116,6 +116,7 @@ class Status(StrEnum):
     FROZEN = "F"
     STALE = "S"
     OVERLOADED = "O"
+    LEDGER_BEHIND = "L"
     USER_LIMIT = "U"
     INSUFFICIENT = "I"
     REFUSED = "T"

@@ -42,6 +42,8 @@ class Reason(StrEnum):
     """Home is short and another shard cannot be asked; nothing happened."""
     CONTENDED = "CONTENDED"
     """Units kept moving while they were counted; nothing happened."""
+    LEDGER_BEHIND = "LEDGER_BEHIND"
+    """Too many events of the partition wait for the ledger; nothing happened."""
     LAYOUT_CHANGING = "LAYOUT_CHANGING"
     """The product is being split anew; nothing happened."""
     NOT_REPLICATED = "NOT_REPLICATED"

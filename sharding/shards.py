@@ -181,6 +181,7 @@ class Shards:
         self._layout = str(layout.version)
         self._numbers = {p: str(shard) for shard, p in enumerate(self.partitions)}
         self._caps = (str(settings.record_cap), str(settings.tombstone_cap))
+        self._backlog_max = str(settings.backlog_max)
         self._keys: dict[int, _Keys] = {}
 
     async def deduct(
@@ -199,6 +200,7 @@ class Shards:
                 self._product,
                 self._layout,
                 *self._caps,
+                self._backlog_max,
                 self._number(partition),
                 str(partition),
                 mode,
@@ -220,6 +222,7 @@ class Shards:
                 self._product,
                 self._layout,
                 *self._caps,
+                self._backlog_max,
                 self._number(transfer.receiver),
                 str(transfer.receiver),
                 requests,

@@ -60,6 +60,11 @@ class WorkerMetrics:
             ["partition"],
             registry=registry,
         )
+        self.behind = Gauge(
+            "inventory_worker_partitions_behind",
+            "Partitions that sell and hold nothing because too many of their events wait for the ledger",
+            registry=registry,
+        )
         self.below_zero = Gauge(
             "inventory_worker_products_below_zero",
             "Products with less than nothing available in the ledger; for long, it is an oversell",
