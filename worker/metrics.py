@@ -113,6 +113,27 @@ class WorkerMetrics:
             "Transfers from served partitions that have been open for more than 10 seconds",
             registry=registry,
         )
+        self.buffer_releases = Counter(
+            "inventory_worker_buffer_releases_total",
+            "Attempts to bring units that left the buffer into the shards, by what they came to",
+            ["result"],
+            registry=registry,
+        )
+        self.buffer_releases_open = Gauge(
+            "inventory_worker_buffer_releases_open",
+            "Releases of served partitions whose units have not come into the shards",
+            registry=registry,
+        )
+        self.buffer_units = Counter(
+            "inventory_worker_buffer_units_total",
+            "Units of buffers that came into the shards",
+            registry=registry,
+        )
+        self.buffers_released = Counter(
+            "inventory_worker_buffers_released_total",
+            "Buffers that were released because a product had few units left",
+            registry=registry,
+        )
         self.layout_changes = Counter(
             "inventory_layout_changes_total",
             "Changes of products' shard counts, by who wanted them and how far they have come",
