@@ -84,6 +84,14 @@ def undo_row(second: SecondEffect) -> str:
     )
 
 
+def buffer_row(product_id: int, partition: int, epoch: int, request_id: str, quantity: int) -> str:
+    """One row in the columns of outbox_insert.sql, due at once."""
+    return (
+        f"('{OutboxKind.BUFFER.value}',{product_id},{partition},{epoch},0,0,{text(request_id)},-1,0,"
+        f"{quantity},CURRENT_TIMESTAMP(3))"
+    )
+
+
 def transfer_row(key: TransferKey, opening: Opening) -> str:
     """One row in the columns of outbox_insert.sql, due after a moment."""
     generation, number = opening.event_id

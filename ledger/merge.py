@@ -433,7 +433,7 @@ def _add_units(change: ShardChange, event: Event) -> None:
     units = event.quantity
     sold = sum([sale.quantity for sale in event.sales])
     match event.kind:
-        case Kind.RESTOCK | Kind.LOAD:
+        case Kind.RESTOCK | Kind.LOAD | Kind.BUFFER:
             change.available += units
             change.loaded += units
         case Kind.REMOVE | Kind.CLOSE:

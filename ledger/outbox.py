@@ -19,6 +19,8 @@ class OutboxKind(StrEnum):
     """The units of a request's second effect go back to their shard."""
     TRANSFER = "transfer"
     """Units that left a shard for another one arrive there."""
+    BUFFER = "buffer"
+    """Units that left the buffer arrive at the product's first shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class OutboxRow:
     id: int
     product_id: int
     partition: int
-    """Of the second effect; of the shard that the units left."""
+    """Of the second effect; of the shard that the units left; of the one that they are for."""
     epoch: int
     event_id: EventId
     """What had the second effect; what began the transfer."""
@@ -43,7 +45,8 @@ class OutboxRow:
 
 
 class Outbox:
-    """Reads and ends work; `Journal.apply` alone adds it, and ends what events tell the end of."""
+    """Reads and ends work; `Journal.apply` and `Buffers.release` add it, and `Journal.apply` ends what
+    events tell the end of."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -33,6 +33,8 @@ class JournalKind(StrEnum):
     """Held units came back; the remark says why."""
     REFUND = "refund"
     """An order was confirmed too late and its units are gone. Moves none."""
+    BUFFER = "buffer"
+    """Units left the buffer for the shards."""
     FORCE_RELEASE = "force_release"
     """Somebody had an order released; the remark says why. Moves no units."""
     ROLLBACK = "rollback"
@@ -52,6 +54,7 @@ class JournalType(IntEnum):
     LAYOUT = 8
     REFUND = 9
     FORCE_RELEASE = 10
+    BUFFER = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class ProductRow:
     """0: no limit."""
     low_stock: int
     """0: never low."""
+    buffer_release_below: int
+    """With fewer units available in the shards the buffer is released by itself; 0: never."""
     shards: int
     """Wanted; 0: the service's default."""
     layout_version: int
@@ -118,6 +123,7 @@ class ProductSettings:
     shards: int
     max_per_user: int
     low_stock: int
+    buffer_release_below: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,7 @@ class Products:
                     wanted.buffer_percent,
                     wanted.max_per_user,
                     wanted.low_stock,
+                    wanted.buffer_release_below,
                     wanted.shards,
                     wanted.product_id,
                 ),
@@ -206,7 +213,7 @@ class Products:
                 return row.plan, False
             if row.status is State.LOADING:
                 return row.plan, True
-            _require(row, State.CLOSED, Conflict.NOT_CLOSED)
+            require_status(row, State.CLOSED, Conflict.NOT_CLOSED)
             _require_units(row, 0)
             shards = min(row.shards or default_shards, partitions)
             buffer = row.available_stock * row.buffer_percent // 100
@@ -228,7 +235,7 @@ class Products:
             row = await locked_product(transaction, plan.product_id, epoch=plan.epoch)
             if row.status is State.OPEN:
                 return row
-            _require(row, State.LOADING, Conflict.NOT_OPEN)
+            require_status(row, State.LOADING, Conflict.NOT_OPEN)
             return await _set_status(transaction, row, State.OPEN)
 
         return await self._database.transaction(run)
@@ -243,7 +250,7 @@ class Products:
             row = await locked_product(transaction, product_id)
             if row.status in (State.CLOSING, State.CLOSED):
                 return row
-            _require(row, State.OPEN, Conflict.NOT_OPEN)
+            require_status(row, State.OPEN, Conflict.NOT_OPEN)
             await _require_layout(transaction, row)
             return await _set_status(transaction, row, State.CLOSING)
 
@@ -280,7 +287,7 @@ class Products:
             row = await locked_product(transaction, product_id, epoch=epoch)
             if row.status is State.CLOSED:
                 return row
-            _require(row, State.CLOSING, Conflict.NOT_CLOSING)
+            require_status(row, State.CLOSING, Conflict.NOT_CLOSING)
             await transaction.execute(statement("product_finish_close"), (product_id,))
             return await _read(transaction, product_id)
 
@@ -316,14 +323,14 @@ class Products:
             row = await locked_product(transaction, product_id)
             if earlier := await _adjustment(transaction, product_id, request_id):
                 return _same(earlier, kind, quantity, request_id)
-            _require(row, State.CLOSED, Conflict.NOT_CLOSED)
+            require_status(row, State.CLOSED, Conflict.NOT_CLOSED)
             if kind is JournalKind.REMOVE:
                 _require_units(row, quantity)
             what = (product_id, request_id, kind.value, JournalType[kind.name].value, signed)
             values = (*what, row.available_stock + signed, reason, actor)
             await transaction.execute(statement("adjustment_insert"), values)
             await transaction.execute(statement("product_adjust"), (signed, signed, product_id))
-            await _tell_of_units(transaction, row, signed)
+            await tell_of_units(transaction, row, signed)
             return Adjustment(kind, quantity, replayed=False)
 
         try:
@@ -391,7 +398,8 @@ async def _adjustment(
     return Adjustment(JournalKind(row[0]), abs(row[1]), replayed=True) if row else None
 
 
-async def _tell_of_units(transaction: Transaction, before: ProductRow, change: int) -> None:
+async def tell_of_units(transaction: Transaction, before: ProductRow, change: int) -> None:
+    """Tell callers of a change of the available units, as the last that a transaction does."""
     notices = stock_notices(
         before.product_id,
         before=before.available_stock,
@@ -401,7 +409,8 @@ async def _tell_of_units(transaction: Transaction, before: ProductRow, change: i
     await publish(transaction, list(notices))
 
 
-def _require(row: ProductRow, status: State, conflict: Conflict) -> None:
+def require_status(row: ProductRow, status: State, conflict: Conflict) -> None:
+    """LedgerConflictError unless the product is in that state."""
     if row.status is not status:
         text = f"product {row.product_id} is {row.status.value}, not {status.value}"
         raise LedgerConflictError(conflict, text)
@@ -414,7 +423,7 @@ def _require_units(row: ProductRow, units: int) -> None:
 
 
 def _agreed_total(row: ProductRow, wanted: int) -> int:
-    _require(row, State.CLOSED, Conflict.NOT_CLOSED)
+    require_status(row, State.CLOSED, Conflict.NOT_CLOSED)
     if row.epoch == 0:
         return wanted
     if wanted not in (0, row.total_stock):

@@ -2,7 +2,9 @@
 
 -- One row per product. The shards' live units are part of available_stock. Each stream is applied at its
 -- own pace: units may be sold or removed at one shard before the stream of another tells that they came
--- in, so available_stock and total_stock can be below zero for a while. Held and sold units never move.
+-- in, so available_stock and total_stock can be below zero for a while. Held and sold units never move. released_stock: units that
+-- have left the buffer for the shards since the product was loaded. Below buffer_release_below available
+-- units in the shards the buffer is released by itself; 0: never.
 CREATE TABLE product_inventory (
     product_id       BIGINT       NOT NULL,
     name             VARCHAR(200) NOT NULL DEFAULT '',
@@ -11,10 +13,12 @@ CREATE TABLE product_inventory (
     available_stock  BIGINT       NOT NULL DEFAULT 0,
     pre_deduct_stock BIGINT       NOT NULL DEFAULT 0,
     buffer_stock     BIGINT       NOT NULL DEFAULT 0,
+    released_stock   BIGINT       NOT NULL DEFAULT 0,
     sold_count       BIGINT       NOT NULL DEFAULT 0,
     buffer_percent   TINYINT      NOT NULL DEFAULT 5,
     max_per_user     BIGINT       NOT NULL DEFAULT 0,
     low_stock        BIGINT       NOT NULL DEFAULT 0,
+    buffer_release_below BIGINT   NOT NULL DEFAULT 0,
     shards           INT          NOT NULL DEFAULT 0,
     layout_version   BIGINT       NOT NULL DEFAULT 0,
     layout_shards    INT          NOT NULL DEFAULT 0,
@@ -26,10 +30,12 @@ CREATE TABLE product_inventory (
     create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     update_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
     PRIMARY KEY (product_id),
+    KEY by_buffer_rule (buffer_release_below),
     CONSTRAINT product_id_positive CHECK (product_id > 0),
     CONSTRAINT product_status_known CHECK (status IN ('closed', 'loading', 'open', 'closing')),
     CONSTRAINT product_held_not_negative CHECK (pre_deduct_stock >= 0),
     CONSTRAINT product_buffer_not_negative CHECK (buffer_stock >= 0),
+    CONSTRAINT product_released_not_negative CHECK (released_stock >= 0),
     CONSTRAINT product_sold_not_negative CHECK (sold_count >= 0),
     CONSTRAINT product_conserves_units CHECK (
         total_stock = available_stock + pre_deduct_stock + buffer_stock + sold_count
@@ -38,7 +44,7 @@ CREATE TABLE product_inventory (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The journal: one row per operation. type: 1 reserve, 2 confirm, 3 release, 4 rollback, 5 deduct,
--- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release. quantity is negative where units left the
+-- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release, 12 buffer. quantity is negative where units left the
 -- available stock, or the held ones for the sold ones. partition_id and the event id say which stream entry
 -- told of it; NULL and 0: it did not come by a stream. A rollback has those of the second effect that it
 -- brought back. actor: who asked for it, where somebody said so. available_after: available units of the shard

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from inventory.v1 import admin_pb2 as messages
+from ledger.buffers import Buffers, Release
 from ledger.products import JournalKind, ProductRow, Products, ProductSettings
 from server import validation
 from server.calls import Context, remaining_s
@@ -24,6 +25,7 @@ class AdminService:
 
     products: Products
     lifecycle: Lifecycle
+    buffers: Buffers
     resharding: Resharding
     overview: Overview
     partitions: int
@@ -100,6 +102,25 @@ class AdminService:
         )
         return messages.SetShardsResponse(layout_version=version)
 
+    async def release_buffer(
+        self, request: messages.ReleaseBufferRequest, _context: Context
+    ) -> messages.ReleaseBufferResponse:
+        """Bring units on sale from the buffer."""
+        validation.release(
+            name=request.request_id,
+            product_id=request.product_id,
+            quantity=request.quantity,
+            why=request.reason,
+            who=request.actor,
+        )
+        wanted = Release(
+            request.product_id, request.request_id, request.quantity, request.reason, request.actor
+        )
+        released = await self.buffers.release(wanted)
+        return messages.ReleaseBufferResponse(
+            quantity=released.quantity, replayed=released.replayed
+        )
+
     async def get_cluster(
         self, _request: messages.GetClusterRequest, _context: Context
     ) -> messages.GetClusterResponse:
@@ -127,6 +148,7 @@ def _check_product(request: messages.PutProductRequest, partitions: int) -> None
         validation.between("buffer_percent", request.buffer_percent, 0, 100),
         _shard_count(request.shards, partitions),
         validation.at_least("low_stock", request.low_stock, 0),
+        validation.at_least("buffer_release_below", request.buffer_release_below, 0),
         validation.between("max_per_user", request.max_per_user, 0, validation.MAX_PER_USER_MAX),
     )
 
@@ -149,6 +171,7 @@ def _settings(request: messages.PutProductRequest) -> ProductSettings:
         shards=request.shards,
         max_per_user=request.max_per_user,
         low_stock=request.low_stock,
+        buffer_release_below=request.buffer_release_below,
     )
 
 
@@ -189,6 +212,7 @@ def _product(row: ProductRow) -> messages.Product:
         epoch=row.epoch,
         max_per_user=row.max_per_user,
         low_stock=row.low_stock,
+        buffer_release_below=row.buffer_release_below,
         version=row.version,
     )
 

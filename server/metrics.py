@@ -12,6 +12,7 @@ from prometheus_client import (
     Histogram,
 )
 
+from server.errors import public_reason
 from sharding.orders import OrderAnswer
 from sharding.outcomes import Answer, Outcome
 
@@ -78,6 +79,12 @@ class Metrics:
             registry=registry,
         )
         self._deductions = {outcome: deductions.labels(outcome.value) for outcome in Outcome}
+        self._unavailable = Counter(
+            "inventory_unavailable_total",
+            "Deductions and calls on orders that were answered as unavailable, by reason.",
+            ("reason",),
+            registry=registry,
+        )
         self._replays = Counter(
             "inventory_deduction_replays_total",
             "Deductions that repeated an earlier request and got its answer.",
@@ -130,11 +137,21 @@ class Metrics:
     def order(self, call: str, answer: OrderAnswer) -> None:
         """A call on an order was answered."""
         self._orders.labels(call, answer.outcome.value).inc()
+        if answer.outcome is Outcome.UNAVAILABLE:
+            self._unavailable.labels(public_reason(answer.reason)).inc()
 
     def answers(self, answers: Sequence[Answer]) -> None:
         """Deductions were answered; 0.06 µs each."""
-        for outcome, times in Tally(map(_outcome_of, answers)).items():
+        outcomes = Tally(map(_outcome_of, answers))
+        for outcome, times in outcomes.items():
             self._deductions[outcome].inc(times)
+        if Outcome.UNAVAILABLE in outcomes:
+            self._count_unavailable(answers)
         replays = sum(map(_replayed_of, answers))
         if replays:
             self._replays.inc(replays)
+
+    def _count_unavailable(self, answers: Sequence[Answer]) -> None:
+        unavailable = (answer for answer in answers if answer.outcome is Outcome.UNAVAILABLE)
+        for reason, times in Tally(answer.reason for answer in unavailable).items():
+            self._unavailable.labels(public_reason(reason)).inc(times)

@@ -22,6 +22,7 @@ from prometheus_client import (
 )
 from structlog.typing import FilteringBoundLogger
 
+from ledger.buffers import Buffers
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.dead_letters import DeadLetters
@@ -312,6 +313,7 @@ class Process:
                 partitions=settings.partitions,
                 default_shards=settings.default_shards,
             ),
+            buffers=Buffers(self._database, partitions=settings.partitions),
             resharding=Resharding(Layouts(self._database), partitions=settings.partitions),
             overview=overview,
             partitions=settings.partitions,

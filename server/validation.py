@@ -193,6 +193,17 @@ def adjustment(*, name: str, product_id: int, quantity: int, why: str, who: str)
     )
 
 
+def release(*, name: str, product_id: int, quantity: int, why: str, who: str) -> None:
+    """Fields of ReleaseBuffer."""
+    check(
+        request_id(name),
+        at_least("product_id", product_id, 1),
+        at_least("quantity", quantity, 0),
+        text("reason", why, REASON_CHARS_MAX),
+        text("actor", who, ACTOR_CHARS_MAX),
+    )
+
+
 def order(item: OrderFields, *, resent: bool, also: Violation | None = None) -> WantedOrder:
     """An order to hold or to sell; RefusedError with all violations, `also` among them."""
     check(

@@ -24,6 +24,7 @@ _PLAIN = {
     ord(Status.BARRED): Answer(Outcome.UNAVAILABLE, reason=Reason.NOT_EXECUTED),
     ord(Status.REFUSED): Answer(Outcome.INSUFFICIENT_STOCK),
     ord(Status.STALE): Answer(Outcome.UNAVAILABLE, reason=Reason.LAYOUT_CHANGING),
+    ord(Status.LEDGER_BEHIND): Answer(Outcome.UNAVAILABLE, reason=Reason.LEDGER_BEHIND),
     ord(Status.USER_LIMIT): Answer(Outcome.USER_LIMIT),
     ord(Status.OVERLOADED): Answer(Outcome.OVERLOADED, reason=Reason.RECORDS_FULL),
     ord(Status.INSUFFICIENT): Answer(Outcome.INSUFFICIENT_STOCK),
@@ -38,6 +39,21 @@ SOLD_OUT = _PLAIN[ord(Status.REFUSED)]
 STALE = _PLAIN[ord(Status.STALE)]
 MISSING = Answer(Outcome.UNAVAILABLE, reason=Reason.SHARD_CORRUPT)
 """The shard has no key: it is being loaded just now, or somebody deleted it."""
+
+
+_PASSING = frozenset(
+    (
+        Reason.PRODUCT_LOADING,
+        Reason.PRODUCT_FROZEN,
+        Reason.RECORDS_FULL,
+        Reason.LEDGER_BEHIND,
+    )
+)
+
+
+def may_pass(answer: Answer) -> bool:
+    """Whether what stood against a request may be over by the time that a lost try of it runs."""
+    return answer.reason in _PASSING or answer.outcome is Outcome.USER_LIMIT
 
 
 def answers(requests: Sequence[Deduction], served: Served, *, shard: int) -> list[Answer]:

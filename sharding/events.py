@@ -60,6 +60,8 @@ class Kind(StrEnum):
     """Unsold units left for the outside."""
     LOAD = "load"
     """Units came in from the ledger."""
+    BUFFER = "buffer"
+    """Units came in that the ledger had kept back."""
     STATE = "state"
     """The shard was opened or stopped; no count changed."""
     CLOSE = "close"
@@ -117,6 +119,7 @@ class Status(StrEnum):
     FROZEN = "F"
     STALE = "S"
     OVERLOADED = "O"
+    LEDGER_BEHIND = "L"
     USER_LIMIT = "U"
     INSUFFICIENT = "I"
     REFUSED = "T"
@@ -184,7 +187,7 @@ class Event:
     epoch: int = 0
     counts: Counts | None = None
     quantity: int = 0
-    """Units of a restock, remove, load, close, take, put or undo."""
+    """Units of a restock, remove, load, buffer, close, take, put or undo."""
     request_id: str = ""
     """The request of a restock, remove, undo or tombstone."""
     reason: str = ""
@@ -275,6 +278,7 @@ _QUANTITY_RANGE = {
     Kind.REMOVE: (1, ADJUSTMENT_MAX),
     # Restocks can lift a product above what PutProduct may say.
     Kind.LOAD: (0, EPOCH_MAX),
+    Kind.BUFFER: (1, EPOCH_MAX),
     Kind.CLOSE: (0, EPOCH_MAX),
     Kind.TAKE: (1, EPOCH_MAX),
     Kind.PUT: (1, EPOCH_MAX),

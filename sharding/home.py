@@ -10,7 +10,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Sequence
 from typing import NamedTuple
 
-from sharding.answers import CLOSED, INSUFFICIENT, MISSING, SOLD_OUT, STALE, answers, unavailable
+from sharding.answers import (
+    CLOSED,
+    INSUFFICIENT,
+    MISSING,
+    SOLD_OUT,
+    STALE,
+    answers,
+    may_pass,
+    unavailable,
+)
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
 from sharding.lookups import Lookups
@@ -346,13 +355,7 @@ def _echoing(answer: Answer) -> Answer:
         return ECHOING
     if answer is STALE:
         return STALE_ECHOING
-    if answer.reason in _PASSING or answer.outcome is Outcome.USER_LIMIT:
-        return unavailable(Reason.OUTCOME_UNKNOWN)
-    return answer
-
-
-_PASSING = frozenset((Reason.PRODUCT_LOADING, Reason.PRODUCT_FROZEN, Reason.RECORDS_FULL))
-"""What may be over by the time a lost try runs, as a user's limit may be."""
+    return unavailable(Reason.OUTCOME_UNKNOWN) if may_pass(answer) else answer
 
 
 def _never_refused(given: Sequence[Answer]) -> list[Answer]:

@@ -42,6 +42,8 @@ class Reason(StrEnum):
     """Home is short and another shard cannot be asked; nothing happened."""
     CONTENDED = "CONTENDED"
     """Units kept moving while they were counted; nothing happened."""
+    LEDGER_BEHIND = "LEDGER_BEHIND"
+    """Too many events of the partition wait for the ledger; nothing happened."""
     LAYOUT_CHANGING = "LAYOUT_CHANGING"
     """The product is being split anew; nothing happened."""
     NOT_REPLICATED = "NOT_REPLICATED"
@@ -145,8 +147,8 @@ class ShardStock(NamedTuple):
 class ProductStock(NamedTuple):
     """A product's live counts, added up over its shards, in units.
 
-    `buffer` and `sold_before` (units sold before the product was last loaded) are what the ledger said
-    when it was loaded.
+    `buffer`: units that the ledger kept back when the product was loaded, less those that came on sale
+    since. `sold_before`: units sold before it was last loaded, as the ledger said then.
     """
 
     product_id: int

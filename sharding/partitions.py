@@ -14,6 +14,7 @@ _OPEN = script("open")
 _HEAD = script("head")
 _CONFIRM = script("confirm")
 _ROTATE = script("rotate")
+_APPLIED = script("applied")
 
 
 class Entry(NamedTuple):
@@ -41,6 +42,10 @@ class PartitionHead(NamedTuple):
     generation: int
     number: int
     partitions: int
+    applied: int | None = None
+    """Number of the last event that the ledger is known to have there; None: nobody has said so yet."""
+    is_behind: bool = False
+    """Nothing is sold or held there because too many events wait for the ledger."""
 
 
 class Partitions:
@@ -50,6 +55,7 @@ class Partitions:
         self._cluster = cluster
         self._partitions = partitions
         self._ledgers = ledgers
+        self._backlog_max = str(cluster.settings.backlog_max)
 
     async def head(self, partition: int, *, opening: int = 0) -> PartitionHead:
         """Open only if it was opened as `opening` or later, the last generation that was issued.
@@ -57,18 +63,31 @@ class Partitions:
         PartitionCountError if the cluster was set up with another partition count.
         """
         reply = await self._cluster.run_unfenced(
-            _HEAD, partition, self._head_keys(partition), (), lane=LaneKind.READ
+            _HEAD,
+            partition,
+            self._head_keys(partition),
+            (self._backlog_max,),
+            lane=LaneKind.READ,
         )
-        why, generation, number, partitions = reply
+        why, generation, number, partitions, applied, is_behind = reply
         assert isinstance(why, bytes)
         assert isinstance(generation, int)
         assert isinstance(number, int)
         assert isinstance(partitions, int)
+        assert isinstance(applied, int)
         if partitions not in (0, self._partitions):
             raise PartitionCountError(_other_count(partitions, self._partitions))
         if not why and generation < opening:
             why = b"WENT_BACK"
-        return PartitionHead(not why, why.decode(), generation, number, partitions)
+        return PartitionHead(
+            is_open=not why,
+            reason=why.decode(),
+            generation=generation,
+            number=number,
+            partitions=partitions,
+            applied=None if applied < 0 else applied,
+            is_behind=is_behind == 1,
+        )
 
     async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
         """Up to `count` entries after an id, oldest first; never waits for new ones."""
@@ -133,6 +152,19 @@ class Partitions:
             lane=LaneKind.WRITE,
         )
         return reply[3] == 1
+
+    async def note_applied(self, partition: int, applied: EventId) -> None:
+        """Tell a partition how far the ledger has come with its events; an older word changes nothing.
+
+        No replica is waited for: a word that a failover loses is as good as an older one.
+        """
+        await self._cluster.run(
+            _APPLIED,
+            partition,
+            [keys.head(self._tag(partition))],
+            [str(applied.number), self._backlog_max],
+            lane=LaneKind.READ,
+        )
 
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
         """Remove the entries strictly below an id; returns how many."""

@@ -33,6 +33,7 @@ _CLOSE = script("close")
 _RESOLVE = script("resolve")
 _UNDO = script("undo")
 _TELL = script("tell")
+_BUFFER = script("buffer")
 
 
 class Served(NamedTuple):
@@ -93,6 +94,8 @@ class ShardReading(NamedTuple):
     state: State
     frozen: bool
     serves: bool
+    released: int
+    """Units of the buffer that came in here since the product was loaded."""
     last_out: dict[int, int]
     open_transfers: tuple[OpenTransfer, ...]
 
@@ -120,6 +123,13 @@ class Taken(NamedTuple):
 
     word: str
     numbers: tuple[int, ...]
+
+
+class Brought(NamedTuple):
+    """What became of units of the buffer: `word` as buffer.lua returns it, and how many came in."""
+
+    word: str
+    units: int = 0
 
 
 class MissingShardError(Exception):
@@ -183,6 +193,7 @@ class Shards:
         self._layout = str(layout.version)
         self._numbers = {p: str(shard) for shard, p in enumerate(self.partitions)}
         self._caps = (str(settings.record_cap), str(settings.tombstone_cap))
+        self._backlog_max = str(settings.backlog_max)
         self._keys: dict[int, _Keys] = {}
 
     async def deduct(
@@ -201,6 +212,7 @@ class Shards:
                 self._product,
                 self._layout,
                 *self._caps,
+                self._backlog_max,
                 self._number(partition),
                 str(partition),
                 mode,
@@ -223,6 +235,7 @@ class Shards:
                 self._product,
                 self._layout,
                 *self._caps,
+                self._backlog_max,
                 self._number(transfer.receiver),
                 str(transfer.receiver),
                 requests,
@@ -286,6 +299,22 @@ class Shards:
             lane=LaneKind.MOVE,
         )
         return _word(reply)
+
+    async def bring_buffer(self, partition: int, *, epoch: int, released: int) -> Brought:
+        """Let what the ledger has released of the buffer arrive at the product's first shard."""
+        reply = await self._cluster.run(
+            _BUFFER,
+            partition,
+            self._keys_of(partition).shard,
+            (self._product, str(epoch), str(released)),
+            lane=LaneKind.MOVE,
+        )
+        word = _word(reply)
+        if word != "done":
+            return Brought(word)
+        units = reply[3]
+        assert isinstance(units, int)
+        return Brought(word, units)
 
     async def tell(self, partition: int, *, epoch: int, version: int, serves: bool) -> str:
         """Tell one shard of a layout. Returns the script's word."""
@@ -542,6 +571,7 @@ def _parsed(partition: int, reply: Sequence[object]) -> ShardReading:
         state=_state(fields[b"state"]),
         frozen=fields[b"frozen"] != b"0",
         serves=fields.get(b"serves") != b"0",
+        released=int(fields.get(b"released", b"0")),
         last_out={receiver: int(number) for receiver, (number, _) in notes.items()},
         open_transfers=tuple(
             OpenTransfer(partition, receiver, int(number), int(units))

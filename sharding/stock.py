@@ -210,6 +210,31 @@ class Stock:
             raise StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} {word}")
         return word == "done"
 
+    async def bring_buffer(self, product_id: int, *, epoch: int, released: int) -> int | None:
+        """Put units on sale that the ledger has taken out of the buffer: of the `released` ones of this
+        epoch all that have not come yet, however often and late it is called. Returns how many came;
+        None: the product was closed, and the ledger has them.
+
+        Ends when no process refuses anybody any more by a proof from before. StockUnavailableError.
+        """
+        return await self._tasks.whole(
+            self._bring_buffer(product_id, epoch, released), "bring buffer"
+        )
+
+    async def _bring_buffer(self, product_id: int, epoch: int, released: int) -> int | None:
+        shards = Shards(self._cluster, product_id, Layout(0, 1))
+        (base,) = shards.partitions
+        try:
+            word, units = await shards.bring_buffer(base, epoch=epoch, released=released)
+        except MissingShardError:
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
+        if word == "loading":
+            raise StockUnavailableError(Reason.PRODUCT_LOADING, f"product {product_id}")
+        if word == "passed":
+            return None
+        await self.outlive_notes([product_id])
+        return units
+
     async def open_transfers(self, product_id: int) -> frozenset[OpenTransfer]:
         """The transfers of a product that are open now. StockUnavailableError."""
         product = await self._catalogue.find(product_id)
@@ -419,7 +444,8 @@ def _product_stock(product_id: int, listing: Listing, seen: Survey) -> ProductSt
         frozen=any(reading.frozen for reading in seen.readings),
         layout_version=listing.layout.version,
         epoch=listing.epoch,
-        buffer=listing.buffer,
+        # One hash has both the released units and how many they are, so no reading sees them twice.
+        buffer=listing.buffer - seen.readings[0].released,
         sold_before=listing.sold_before,
         shards=tuple(_shard_stock(i, reading) for i, reading in enumerate(seen.readings)),
         serving=listing.layout.shards,

@@ -17,6 +17,7 @@ from prometheus_client import start_http_server as serve_metrics
 from pydantic import ValidationError
 from structlog.tracebacks import ExceptionDictTransformer
 
+from ledger.buffers import Buffers
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database, backoff_s
 from ledger.demand import Demand
@@ -42,6 +43,7 @@ from sharding.settings import parse_address
 from sharding.shards import LEDGERS
 from sharding.stock import Stock
 from worker.applier import Applier
+from worker.buffers import BufferKeeper, Releases
 from worker.demand import DemandKeeper
 from worker.drain import Drain
 from worker.expiry import Expiry
@@ -110,6 +112,7 @@ async def _work(
             "expiry": Expiry(share, orders, metrics),
             **_of_streams(share, cluster, database, journal, settings, metrics, failpoints),
             **_of_stock(share, stock, database, metrics),
+            **_of_buffers(share, stock, database, settings, metrics, failpoints),
             **_of_layouts(share, stock, database, settings, metrics),
         }
         await _run_until_stopped(stop, loops)
@@ -147,6 +150,24 @@ def _of_stock(
     return {
         "undos": Errands(share, outbox, Undos(stock, outbox, metrics), metrics),
         "transfers": Errands(share, outbox, Transfers(stock, outbox, metrics), metrics),
+    }
+
+
+def _of_buffers(
+    share: Share,
+    stock: Stock,
+    database: Database,
+    settings: WorkerSettings,
+    metrics: WorkerMetrics,
+    failpoints: Failpoints,
+) -> Mapping[str, _Loop]:
+    """What releases buffers, and brings what was released on sale."""
+    outbox, partitions = Outbox(database), settings.partitions
+    buffers = Buffers(database, partitions=partitions)
+    releases = Releases(stock, buffers, outbox, metrics, failpoints)
+    return {
+        "releases": Errands(share, outbox, releases, metrics),
+        "buffers": BufferKeeper(share, stock, buffers, metrics, partitions=partitions),
     }
 
 

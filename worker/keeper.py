@@ -55,24 +55,39 @@ class Keeper:
         self._away: dict[int, str] = {}
         self._housekeeping_due_s = 0.0
         self._reasons: set[str] = set()
+        self._behind: set[int] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
         while not stop.is_set():
             if self._share.is_leased:
                 await self._tick()
+            else:
+                await self._watch()
             await wait_until(stop, TICK_S)
 
     async def _tick(self) -> None:
         owned = sorted(self._share.owned)
         self._refusals = {each: self._refusals[each] for each in owned if each in self._refusals}
         await self._learn_openings()
+        self._behind.clear()
         fenced = await asyncio.gather(*(self._look(partition) for partition in owned))
         self._show_fenced(Counter(reason for reason in fenced if reason))
+        self._metrics.behind.set(len(self._behind))
         if time.monotonic() >= self._housekeeping_due_s:
             self._housekeeping_due_s = time.monotonic() + HOUSEKEEPING_EVERY_S
             await asyncio.gather(*(self._tidy(partition) for partition in owned))
             await self._upkeep.tidy(self._share.owned)
+
+    async def _watch(self) -> None:
+        """The ledger is away, and the leases with it: show how far the last known share is behind."""
+        self._behind.clear()
+        await asyncio.gather(*(self._look_only(partition) for partition in self._share.owned))
+        self._metrics.behind.set(len(self._behind))
+
+    async def _look_only(self, partition: int) -> None:
+        with contextlib.suppress(StockUnavailableError):  # said once there is a lease again
+            self._show_lag(partition, await self._partitions.head(partition))
 
     async def _learn_openings(self) -> None:
         with contextlib.suppress(LedgerError):  # said by the drain; what is known still holds
@@ -85,6 +100,8 @@ class Keeper:
             head = await self._partitions.head(partition, opening=opening)
             if not head.is_open:
                 head = await self._reopened(partition, head)
+            if head.is_open:
+                await self._note_applied(partition, head)
         except StockUnavailableError as error:
             self._share.lose(partition, error)
             self._note_away(partition, error)
@@ -93,6 +110,16 @@ class Keeper:
         self._share.found(partition, is_open=head.is_open)
         self._show_lag(partition, head)
         return head.reason
+
+    async def _note_applied(self, partition: int, head: PartitionHead) -> None:
+        """Also after a failover that lost the last word of it. What fails is said again in a moment."""
+        applied = self._share.applied.get(partition)
+        if applied is None or (head.applied is not None and head.applied >= applied.id.number):
+            return
+        try:
+            await self._partitions.note_applied(partition, applied.id)
+        except StockUnavailableError as error:
+            self._metrics.redis_failures.labels(error.reason.value).inc()
 
     def _note_away(self, partition: int, error: StockUnavailableError) -> None:
         """Said once per partition until it answers or the reason changes."""
@@ -147,10 +174,15 @@ class Keeper:
         self._metrics.trimmed.inc(removed)
 
     def _show_lag(self, partition: int, head: PartitionHead) -> None:
-        if partition not in self._share.applied:
+        """While the ledger is away, its own word on how far it is lacks; then the partition's counts."""
+        if head.is_behind:
+            self._behind.add(partition)
+        known = self._share.applied.get(partition)
+        applied = known.id.number if known else head.applied
+        if applied is None or partition not in self._share.lags:
             return
         lag, now_s = self._share.lags[partition], time.time()
-        lag.seen(head, self._share.applied[partition].id, now_s)
+        lag.seen(head, applied, now_s)
         self._metrics.lag_entries.labels(str(partition)).set(lag.entries)
         self._metrics.lag_seconds.labels(str(partition)).set(lag.seconds(now_s))
 

@@ -65,6 +65,11 @@ class WorkerMetrics:
             ["partition"],
             registry=registry,
         )
+        self.behind = Gauge(
+            "inventory_worker_partitions_behind",
+            "Partitions that sell and hold nothing because too many of their events wait for the ledger",
+            registry=registry,
+        )
         self.below_zero = Gauge(
             "inventory_worker_products_below_zero",
             "Products with less than nothing available in the ledger; for long, it is an oversell",
@@ -117,6 +122,27 @@ class WorkerMetrics:
         self.transfers_stuck = Gauge(
             "inventory_worker_transfers_stuck",
             "Transfers from served partitions that have been open for more than 10 seconds",
+            registry=registry,
+        )
+        self.buffer_releases = Counter(
+            "inventory_worker_buffer_releases_total",
+            "Attempts to bring units that left the buffer into the shards, by what they came to",
+            ["result"],
+            registry=registry,
+        )
+        self.buffer_releases_open = Gauge(
+            "inventory_worker_buffer_releases_open",
+            "Releases of served partitions whose units have not come into the shards",
+            registry=registry,
+        )
+        self.buffer_units = Counter(
+            "inventory_worker_buffer_units_total",
+            "Units of buffers that came into the shards",
+            registry=registry,
+        )
+        self.buffers_released = Counter(
+            "inventory_worker_buffers_released_total",
+            "Buffers that were released because a product had few units left",
             registry=registry,
         )
         self.layout_changes = Counter(

@@ -35,9 +35,9 @@ class Lag:
         self.entries = 0
         self._behind_since_s: float | None = None
 
-    def seen(self, head: PartitionHead, applied: EventId, now_s: float) -> None:
-        """Compare a head with the checkpoint."""
-        self.entries = max(0, head.number - applied.number)
+    def seen(self, head: PartitionHead, applied: int, now_s: float) -> None:
+        """Compare a head with the number of the last event that the ledger has."""
+        self.entries = max(0, head.number - applied)
         if not self.entries:
             self._behind_since_s = None
         elif self._behind_since_s is None:

@@ -59,7 +59,7 @@ if refusal then return refusal end
 -- From here on it must succeed.
 write_counts(loaded)
 redis.call("HSET", stock_key, "layout", int(layout), "epoch", int(epoch), "state", "loading",
-  "frozen", "0", "serves", "1", "max_per_user", max_per_user)
+  "frozen", "0", "serves", "1", "released", "0", "max_per_user", max_per_user)
 redis.call("UNLINK", users_key)
 redis.call("HSET", users_key, "-", "")
 redis.call("HSET", info_key, "layout", int(layout), "shards", shards, "epoch", int(epoch), "buffer",

@@ -124,6 +124,10 @@ class FakeStream:
             actor=actor,
         )
 
+    def buffer(self, product_id: int, units: int) -> Entry:
+        self._add(product_id, available=units, loaded=units)
+        return self._shard_entry(Kind.BUFFER, product_id, quantity=units)
+
     def undo(
         self, product_id: int, units: int, request_id: str, undone: EventId, *, epoch: int = 1
     ) -> Entry:

@@ -167,6 +167,7 @@ def _admin(stock: FakeStock, products: FakeProducts, layouts: FakeLayouts) -> Ad
     return AdminService(
         products=fake,
         lifecycle=Lifecycle(cast(Any, stock), fake, partitions=PARTITIONS, default_shards=6),
+        buffers=cast(Any, None),
         resharding=Resharding(cast(Any, layouts), partitions=PARTITIONS),
         overview=cast(Any, None),
         partitions=PARTITIONS,

@@ -182,6 +182,7 @@ class FakeProducts:
             buffer_percent=0,
             max_per_user=0,
             low_stock=0,
+            buffer_release_below=0,
             shards=1,
             layout_version=0,
             layout_shards=1,

@@ -39,7 +39,7 @@ UNASKED_S = 5.0
 """For so long after a node was in trouble it may be that somebody went on without asking it."""
 MAY_HAVE_RUN = frozenset((Reason.OUTCOME_UNKNOWN, Reason.NOT_REPLICATED))
 
-_BRINGS = {Kind.LOAD: 1, Kind.RESTOCK: 1, Kind.REMOVE: -1, Kind.CLOSE: -1}
+_BRINGS = {Kind.LOAD: 1, Kind.RESTOCK: 1, Kind.BUFFER: 1, Kind.REMOVE: -1, Kind.CLOSE: -1}
 """Kinds of events by which units come in from outside or leave for it."""
 
 
@@ -106,7 +106,7 @@ class Oracle:
                 product.limits[int(args[3])] = int(args[10])
         if name not in ("deduct", "put", "restock", "remove"):
             return How()
-        return How(args[8].decode() if name == "deduct" else "home", int(args[3]))
+        return How(args[9].decode() if name == "deduct" else "home", int(args[3]))
 
     def _read_shard(self, node: FakeNode, key: bytes, product_id: int, partition: int) -> None:
         fields = node.hash_fields(key)
@@ -141,7 +141,7 @@ class Oracle:
             self._judge_home(event.product_id, line, entry)
         self.orders.judge(entry)
         self._book(entry)
-        if event.kind in (Kind.LOAD, Kind.RESTOCK, Kind.UNDO):
+        if event.kind in (Kind.LOAD, Kind.RESTOCK, Kind.BUFFER, Kind.UNDO):
             product = self.products[event.product_id]
             # A restock is told under its id, whatever else has come in.
             restocked = event.request_id if event.kind is Kind.RESTOCK else ""

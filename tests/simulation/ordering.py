@@ -12,7 +12,7 @@ from sharding.placement import Layout, home_shard
 from tests.simulation.observed import ViolationError, expect
 from tests.simulation.order_book import Asked, E, H
 from tests.simulation.shop import Shop, together
-from tests.simulation.worker import sweep, sweep_everywhere
+from tests.simulation.worker import catch_up_everywhere, sweep, sweep_everywhere
 from tests.simulation.world import PARTITIONS, Process
 
 TTLS_S = (0.05, 0.5, 3.0, 30.0, 600.0)
@@ -313,6 +313,7 @@ async def _ask_for_good(shop: Shop, found: Asked) -> None:
     kinds = ["get", "confirm", "release", "reserve", "sell"]
     shop.rng.shuffle(kinds)
     for kind in kinds:
+        await catch_up_everywhere(shop)
         answer = await call(shop, found, kind, attempt=2)
         expect(
             answer is not None and answer.outcome not in OPEN,

@@ -42,6 +42,7 @@ from tests.simulation.ordering import (
 )
 from tests.simulation.shop import TRIES_MAX, Shop, together
 from tests.simulation.worker import (
+    bring_buffer,
     catch_up,
     catch_up_everywhere,
     drive,
@@ -54,6 +55,7 @@ from tests.simulation.world import PARTITIONS, Process, World
 SHARD_COUNTS = (1, 2, 3, 4, 6, 12)
 PRODUCTS_MAX = 3
 USER_LIMITS = (0, 0, 0, 2, 9)
+BUFFER_PERCENTS = (0, 0, 20, 50)
 STOCKS = (0, 5, 12, 30, 100, 300)
 STOCKS_LIMITED = (5, 12, 30)
 RECORD_TTL_S = 86_400
@@ -80,6 +82,7 @@ async def play(world: World, oracle: Oracle) -> None:
             node.remember_unconfirmed()
     for partition in range(PARTITIONS):
         await open_partition(shop, partition)
+    await catch_up_everywhere(shop)
     for product_id in range(1, world.rng.randint(1, PRODUCTS_MAX) + 1):
         limit = world.rng.choice(USER_LIMITS)
         stocks = STOCKS_LIMITED if limit else STOCKS
@@ -259,6 +262,16 @@ async def _adjust(shop: Shop, kind: str, quantity: int) -> None:
     await shop.insist(request, await shop.send(request, attempt=0), tries=shop.rng.randint(0, 3))
 
 
+async def release_buffer(shop: Shop) -> None:
+    """Units come on sale that were kept back; a worker sees to it, or two, or the next time."""
+    row = shop.ledger.rows[shop.any_product()]
+    if row.status is not State.OPEN or not row.buffer:
+        return
+    shop.ledger.release_buffer(row.product_id, shop.rng.randint(1, row.buffer))
+    workers = shop.rng.choice((0, 1, 2))
+    await together(*(bring_buffer(shop, row.product_id) for _ in range(workers)))
+
+
 async def read(shop: Shop) -> None:
     """A look at a product's counts."""
     product_id = shop.any_product()
@@ -336,6 +349,7 @@ async def lose_a_node(shop: Shop) -> None:
     await shop.pause(shop.rng.choice((0.1, 4.0)))
     partitions = world.promote_replica_of(dead)
     world.is_losing = False
+    shop.ledger.told.clear()
     world.trace.note("replica promoted", partitions)
     shop.oracle.lost([world.node_of(p) for p in range(PARTITIONS)], partitions)
     await shop.pause(shop.rng.choice((0.0, 0.1, 5.0)))
@@ -394,6 +408,7 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
     (restock, 2),
     (remove, 2),
     (read, 2),
+    (release_buffer, 2),
     (reload, 1),
     (buy_with_a_copy_held_up, 3),
     (buy_too_late, 1),
@@ -425,7 +440,8 @@ async def _load(shop: Shop, product_id: int) -> None:
     row = shop.ledger.rows[product_id]
     is_fixed = row.max_per_user and row.shards
     shards = row.shards if is_fixed else shop.rng.choice(SHARD_COUNTS)
-    plan = shop.ledger.begin_load(product_id, shards)
+    percent = shop.rng.choice(BUFFER_PERCENTS)
+    plan = shop.ledger.begin_load(product_id, shards, buffer_percent=percent)
     await shop.manage(lambda process: process.stock.load(plan))
     shop.ledger.rows[product_id].status = State.OPEN
 
@@ -448,7 +464,7 @@ async def _close(shop: Shop, row: Row) -> None:
         for partition in range(PARTITIONS):
             await catch_up(shop, partition)
         if shop.ledger.is_closed(row.product_id, closed[-1]):
-            row.status = State.CLOSED
+            shop.ledger.finish_close(row.product_id)
             return
     raise ViolationError(f"{row} cannot be closed")
 
@@ -482,6 +498,8 @@ async def _finish_work(shop: Shop) -> None:
         await drive(shop, change, tries=TRIES_MAX)
         if change.state in ("wanted", "active"):
             raise ViolationError(f"{change} is not done after {TRIES_MAX} tries")
+    for product_id in shop.ledger.rows:
+        await bring_buffer(shop, product_id)
     await catch_up_everywhere(shop)
     for second in list(shop.ledger.seconds):
         await undo(shop, second)
@@ -498,6 +516,7 @@ async def _ask_for_good(shop: Shop, request: Request) -> None:
 
 
 async def _send_for_good(shop: Shop, request: Request) -> None:
+    await catch_up_everywhere(shop)
     was_refused = request.refused_after and not request.effects
     answer = await shop.send(request, attempt=2)
     if answer is None or shop.is_open(answer) or answer.outcome is Outcome.UNAVAILABLE:
@@ -583,6 +602,7 @@ async def _expect(
     request = shop.new_request(product_id, "deduct", quantity)
     # Everybody but those who have bought before is somebody new.
     request.user_id = user_id or next(shop.newcomers)
+    await catch_up_everywhere(shop)
     answer = await shop.send(request, attempt=1)
     if answer is None or answer.outcome is not outcome:
         raise ViolationError(f"with nothing going wrong {request} got {answer}")

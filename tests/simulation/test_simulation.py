@@ -128,7 +128,7 @@ def test_what_is_rare_is_played(played: Callable[[int], Result]) -> None:
         *("layout changes done", "layout changes rolled back", "events lost"),
         *("orders held", "orders confirmed", "orders released", "orders expired", "orders refused"),
         *("orders retaken", "orders refund required", "orders given up by a keeper"),
-        *("orders swept: expired", "orders swept: released"),
+        *("orders swept: expired", "orders swept: released", "units of buffers"),
         *("orders at alternates", "further lines at alternates"),
     ):
         assert counts[name], (name, counts)

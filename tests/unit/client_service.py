@@ -268,6 +268,16 @@ class OperatorSide(HoldCalls, JournalCalls, admin_pb2_grpc.AdminServiceServicer)
             fail(context, Fault(grpc.StatusCode.FAILED_PRECONDITION, "INSUFFICIENT_STOCK"))
         return admin_pb2.RemoveResponse()
 
+    def ReleaseBuffer(self, request, context):  # noqa: N802
+        replayed = request.request_id in self._inventory.changes
+        self._inventory.changes.add(request.request_id)
+        product = self._inventory.products[request.product_id]
+        quantity = request.quantity or 40
+        if not replayed:
+            product.available += quantity
+        self._inventory.fail_next(context)
+        return admin_pb2.ReleaseBufferResponse(quantity=quantity, replayed=replayed)
+
     def SetShards(self, request, context):  # noqa: N802
         self._inventory.fail_next(context)
         self._inventory.products[request.product_id].pinned_shards = request.shards

@@ -123,6 +123,16 @@ def test_a_repeated_restock_is_a_replay(ctl, capsys, inventory):
     assert inventory.products[1001].total == 150
 
 
+def test_a_repeated_release_of_the_buffer_is_a_replay(ctl, capsys, inventory):
+    line = "product release-buffer 1001 --quantity 30 --request-id b1 --reason low --actor me"
+    first = {"quantity": 30, "replayed": False, "request_id": "b1"}
+    assert ctl.json(capsys, line) == (Exit.OK, first)
+    assert ctl.json(capsys, line) == (Exit.OK, first | {"replayed": True})
+    assert inventory.products[1001].available == 130
+    assert ctl("product release-buffer 1001 --request-id b2") == Exit.OK
+    assert "40 units of product 1001 left the buffer (request b2)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("count", "pinned"), [("12", 12), ("auto", 0), ("0", 0)])
 def test_the_shard_count_is_set_or_left_to_the_demand(ctl, capsys, inventory, count, pinned):
     inventory.products[1001].pinned_shards = 6

@@ -108,6 +108,7 @@ def without(fields: dict[bytes, bytes], name: bytes) -> dict[bytes, bytes]:
         (RESTOCK | {b"quantity": b"abc"}, "quantity is not a whole number"),
         (RESTOCK | {b"quantity": b"-1"}, "quantity is not a whole number"),
         (RESTOCK | {b"quantity": b"1099511627776"}, "quantity out of bounds"),
+        (SHARD | {b"kind": b"buffer", b"quantity": b"0"}, "quantity out of bounds"),
         (RESTOCK | {b"request": b"x" * 65}, "request has 65 characters"),
         (RESTOCK | {b"reason": b"\xff\xfe"}, "reason is not UTF-8"),
         (DEDUCT | {b"statuses": b"D"}, "differ in number"),

@@ -109,6 +109,16 @@ def totals(batches: Sequence[Sequence[Chunk]]) -> Counter[object]:
     return found
 
 
+def test_units_of_the_buffer_change_their_shard_alone() -> None:
+    stream = FakeStream(0)
+    entries = [stream.load(11, 100), stream.buffer(11, 40)]
+    batch = merge([chunk_of(0, BEFORE_ALL, entries)])
+    shard = batch.shards[ShardKey(11, 0)]
+    assert (shard.available, shard.loaded) == (140, 140)
+    assert shard.counts == (140, 0, 0, 140)
+    assert (batch.products, batch.rows) == ({}, 0)  # a release has changed the product's row itself
+
+
 @given(st.lists(step, max_size=40), st.integers(min_value=1, max_value=30))
 def test_however_entries_are_cut_the_same_is_added(
     steps: list[tuple[str, int, int, int]], rows_max: int

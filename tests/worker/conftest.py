@@ -93,10 +93,15 @@ class World:
     products: Products
     checkpoints: Checkpoints
 
-    async def on_sale(self, units: int, *, shards: int = 6) -> int:
+    async def on_sale(
+        self, units: int, *, shards: int = 6, buffer_percent: int = 0, release_below: int = 0
+    ) -> int:
         """A fresh product in the ledger and in its shards; returns its id."""
         product_id = next(_product_ids)
-        await self.products.put(ProductSettings(product_id, "", units, 0, shards, 0, 0))
+        settings = ProductSettings(
+            product_id, "", units, buffer_percent, shards, 0, 0, release_below
+        )
+        await self.products.put(settings)
         plan, _ = await self.products.begin_load(
             product_id, partitions=PARTITIONS, default_shards=shards
         )

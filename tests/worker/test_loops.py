@@ -56,6 +56,9 @@ class FakePartitions:
         self.without_the_last: set[int] = set()
         self.opening_attempts = 0
         self.read_attempts = 0
+        self.applied: dict[int, int] = {}
+        self.notes = 0
+        self.behind: set[int] = set()
 
     def _reach(self, partition: int) -> None:
         if partition in self.away:
@@ -67,7 +70,15 @@ class FakePartitions:
         reason = "NEW_OWNER" if partition in self.closed else ""
         if not reason and stream.generation < opening:
             reason = "WENT_BACK"
-        return PartitionHead(not reason, reason, stream.generation, stream.number, PARTITIONS)
+        return PartitionHead(
+            not reason,
+            reason,
+            stream.generation,
+            stream.number,
+            PARTITIONS,
+            self.applied.get(partition),
+            partition in self.behind,
+        )
 
     async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
         self.read_attempts += 1
@@ -85,6 +96,11 @@ class FakePartitions:
         if partition in self.unreplicated:
             raise StockUnavailableError(Reason.NOT_REPLICATED, f"p{partition}")
         return partition not in self.without_the_last
+
+    async def note_applied(self, partition: int, applied: EventId) -> None:
+        self.notes += 1
+        self._reach(partition)
+        self.applied[partition] = applied.number
 
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
         return 0
@@ -281,6 +297,57 @@ async def test_an_idle_worker_reads_rarely_and_is_still_awake(
         partitions.sell(0)
         await until_sold(database, 1)
     assert capsys.readouterr().out == ""
+
+
+async def test_partitions_are_told_how_far_the_ledger_is_until_they_know(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    numbers = dict.fromkeys(range(PARTITIONS), 6)
+    for partition in range(PARTITIONS):
+        for _ in range(5):
+            partitions.sell(partition)
+    async with bench.running():
+        await eventually(lambda: partitions.applied == numbers)
+        del partitions.applied[1]  # in a failover
+        await eventually(lambda: partitions.applied == numbers)
+    notes = partitions.notes
+    await bench.keeper._tick()
+    assert partitions.notes == notes
+
+
+async def test_a_partition_that_cannot_be_told_so_is_read_all_the_same(
+    database: Database, partitions: FakePartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(database, partitions)
+
+    async def refuse(_partition: int, _applied: EventId) -> None:
+        raise StockUnavailableError(Reason.NOT_EXECUTED, "no replica")
+
+    monkeypatch.setattr(partitions, "note_applied", refuse)
+    partitions.sell(0)
+    async with bench.running():
+        await eventually(lambda: bench.metric("redis_failures_total", reason="NOT_EXECUTED") > 1)
+        partitions.sell(0)
+        await until_sold(database, 2)
+    assert bench.share.away == set()
+
+
+async def test_without_leases_the_worker_shows_how_far_the_ledger_is_behind(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    for partition in range(PARTITIONS):
+        partitions.applied[partition] = partitions.streams[partition].number
+    bench.share.lease(bench.share.owned, 0.0)  # over: the ledger is away
+    partitions.away, partitions.behind = {3}, {2}
+    for _ in range(7):
+        partitions.sell(2)
+    async with bench.running():
+        await eventually(lambda: bench.metric("partitions_behind") == 1)
+        assert bench.metric("stream_lag_entries", partition="2") == 7
+        partitions.behind = set()
+        await eventually(lambda: bench.metric("partitions_behind") == 0)
 
 
 async def test_products_below_zero_are_shown(

@@ -39,6 +39,7 @@ from inventory.client.orders import (
 )
 from inventory.client.outcomes import Deduction, DeductItem, Outcome, Resolution, Resolved
 from inventory.client.records import (
+    BufferRelease,
     Cluster,
     LoadedProduct,
     NewProduct,
@@ -56,6 +57,7 @@ from inventory.client.synchronous import InventoryClient
 __all__ = [
     "AsyncDeductStream",
     "AsyncInventoryClient",
+    "BufferRelease",
     "Cluster",
     "CursorOutOfRange",
     "DeadLetter",

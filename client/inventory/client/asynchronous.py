@@ -29,7 +29,15 @@ from inventory.client.orders import (
     Reservation,
 )
 from inventory.client.outcomes import Deduction, DeductItem, Resolved
-from inventory.client.records import Cluster, LoadedProduct, NewProduct, Product, ProductPage, Stock
+from inventory.client.records import (
+    BufferRelease,
+    Cluster,
+    LoadedProduct,
+    NewProduct,
+    Product,
+    ProductPage,
+    Stock,
+)
 from inventory.client.retrier import Retrier
 from inventory.client.retry import FOR_CALLS, RetryPolicy
 from inventory.client.rpcs import DEDUCT
@@ -312,6 +320,23 @@ class AsyncInventoryClient:
     ) -> bool:
         """Takes unsold units away once per request_id; True: it had been applied before."""
         return await self._run(self._calls.remove(product_id, quantity, request_id, reason, actor))
+
+    async def release_buffer(
+        self,
+        product_id: int,
+        quantity: int = 0,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        actor: str = "",
+    ) -> BufferRelease:
+        """Brings units on sale from the buffer, once per request_id; quantity 0: all of it.
+
+        They are in the shards within moments of the answer.
+        """
+        return await self._run(
+            self._calls.release_buffer(product_id, quantity, request_id, reason, actor)
+        )
 
     async def set_shards(
         self, product_id: int, shards: int, *, deadline_s: float | None = None

@@ -38,6 +38,7 @@ from inventory.client.orders import (
 )
 from inventory.client.outcomes import Resolved
 from inventory.client.records import (
+    BufferRelease,
     Cluster,
     LoadedProduct,
     NewProduct,
@@ -73,6 +74,7 @@ from inventory.client.rpcs import (
     LIST_PRODUCTS,
     LOAD,
     PUT_PRODUCT,
+    RELEASE_BUFFER,
     REMOVE,
     RESOLVE_REQUEST,
     RESTOCK,
@@ -186,6 +188,22 @@ class Calls:
             REMOVE, request, policy=FOR_ADMIN, request_id=request.request_id
         )
         return reply.replayed
+
+    def release_buffer(
+        self, product_id: int, quantity: int, request_id: str | None, reason: str, actor: str
+    ) -> Steps[BufferRelease]:
+        request = build(
+            admin_pb2.ReleaseBufferRequest,
+            request_id=uuid4().hex if request_id is None else request_id,
+            product_id=product_id,
+            quantity=quantity,
+            reason=reason,
+            actor=actor,
+        )
+        reply = yield from self._retrier.answer(
+            RELEASE_BUFFER, request, policy=FOR_ADMIN, request_id=request.request_id
+        )
+        return BufferRelease(quantity=reply.quantity, replayed=reply.replayed)
 
     def set_shards(
         self, product_id: int, shards: int, deadline_s: float | None = None

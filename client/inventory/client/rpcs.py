@@ -129,6 +129,12 @@ REMOVE = Rpc(_ADMIN + "Remove", admin_pb2.RemoveRequest, admin_pb2.RemoveRespons
 SET_SHARDS = Rpc(
     _ADMIN + "SetShards", admin_pb2.SetShardsRequest, admin_pb2.SetShardsResponse, acts=True
 )
+RELEASE_BUFFER = Rpc(
+    _ADMIN + "ReleaseBuffer",
+    admin_pb2.ReleaseBufferRequest,
+    admin_pb2.ReleaseBufferResponse,
+    acts=True,
+)
 LIST_HOLDS = Rpc(_ADMIN + "ListHolds", admin_pb2.ListHoldsRequest, admin_pb2.ListHoldsResponse)
 FORCE_RELEASE = Rpc(
     _ADMIN + "ForceRelease",

@@ -26,7 +26,15 @@ from inventory.client.orders import (
     Reservation,
 )
 from inventory.client.outcomes import Deduction, DeductItem, Resolved
-from inventory.client.records import Cluster, LoadedProduct, NewProduct, Product, ProductPage, Stock
+from inventory.client.records import (
+    BufferRelease,
+    Cluster,
+    LoadedProduct,
+    NewProduct,
+    Product,
+    ProductPage,
+    Stock,
+)
 from inventory.client.retrier import Retrier
 from inventory.client.retry import FOR_CALLS, RetryPolicy
 from inventory.client.rpcs import HEALTH_CHECK
@@ -310,6 +318,23 @@ class InventoryClient:
     ) -> bool:
         """Takes unsold units away once per request_id; True: it had been applied before."""
         return self._run(self._calls.remove(product_id, quantity, request_id, reason, actor))
+
+    def release_buffer(
+        self,
+        product_id: int,
+        quantity: int = 0,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        actor: str = "",
+    ) -> BufferRelease:
+        """Brings units on sale from the buffer, once per request_id; quantity 0: all of it.
+
+        They are in the shards within moments of the answer.
+        """
+        return self._run(
+            self._calls.release_buffer(product_id, quantity, request_id, reason, actor)
+        )
 
     def set_shards(self, product_id: int, shards: int, *, deadline_s: float | None = None) -> int:
         """Splits a product into so many shards, also while it is on sale, and keeps it so.

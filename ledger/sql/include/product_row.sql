@@ -10,6 +10,7 @@ SELECT
     buffer_percent,
     max_per_user,
     low_stock,
+    buffer_release_below,
     shards,
     layout_version,
     layout_shards,

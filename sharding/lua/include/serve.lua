@@ -1,11 +1,11 @@
 -- Decide a list of requests against one shard and say what has to be written for them. Changes
 -- `stock` but no key. In order of precedence a request is
 --   R replayed, M mismatch, X refused before, N never, B barred, F frozen, S stale, O overloaded,
---   U user limit, D deducted or H held, T refused for good, I insufficient.
+--   L ledger behind, U user limit, D deducted or H held, T refused for good, I insufficient.
 --
 -- `requests` is flat: request_id, quantity, user_id, order_id, and so on; for a line of an order that is
 -- not an order_id but the line's terms, see include/orders.lua. `call` has product, layout, shard,
--- partition, record_cap, tombstone_cap, users (the key of the units that users have) and mode:
+-- partition, record_cap, tombstone_cap, backlog_max, users (the key of the units that users have) and mode:
 --   home   the usual one
 --   final  what is short is refused for good, under a tombstone
 --   visit  the requests' home is away and this shard stands in for it
@@ -76,7 +76,13 @@ local function why_closed(count, call, stock, head, memory)
   if leaves_tombstones and is_full(current_tombstones(head, memory), count, call.tombstone_cap) then
     return "O"
   end
+  if is_behind(head, tonumber(call.backlog_max)) then return "L" end
   return nil
+end
+
+-- A late confirmation goes on while the ledger is behind: no more units can be taken again than were held.
+local function is_refused(why, request_id)
+  return why ~= "L" or string.sub(request_id, 1, 7) ~= "retake "
 end
 
 local function serve(requests, call, stock, head, memory)
@@ -108,7 +114,7 @@ local function serve(requests, call, stock, head, memory)
       -- It was released before it came, or its id is another order's, which has its first line here, too.
       known = known + 1
       statuses[i] = order == "n" and "N" or "M"
-    elseif closed_to_new then
+    elseif closed_to_new and is_refused(closed_to_new, requests[4 * i - 3]) then
       statuses[i] = closed_to_new
     elseif call.mode == "bar" then
       statuses[i], decided[field] = "B", "b"
