@@ -9,7 +9,12 @@ class LedgerError(Exception):
 
 
 class LedgerUnavailableError(LedgerError):
-    """MySQL cannot be reached or does not answer; a change that was asked for may have happened."""
+    """MySQL cannot be reached or does not answer; a change that was asked for may have happened, unless
+    `may_have_run` is false: then it certainly has not."""
+
+    def __init__(self, text: str, *, may_have_run: bool = True) -> None:
+        super().__init__(text)
+        self.may_have_run = may_have_run
 
 
 class SchemaError(LedgerError):
