@@ -77,3 +77,18 @@ class BatchRefusedError(LedgerError):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason} {detail}")
         self.reason = reason
+
+
+class LostRaceError(LedgerError):
+    """A row was changed by another between its reading and its conditional update; nothing was written.
+
+    `may_have_run`: an earlier attempt at the same work may have been committed.
+    """
+
+    def __init__(self, text: str, *, may_have_run: bool) -> None:
+        super().__init__(text)
+        self.may_have_run = may_have_run
+
+
+class EngineDiffersError(LedgerError):
+    """The ledger belongs to another engine than this process is set to."""
