@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from ledger.engine.metrics import EngineMetrics
 from ledger.events_feed import EventsFeed
 from ledger.holds import Holds
 from ledger.service_events import ServiceEventKind
@@ -339,9 +340,10 @@ async def test_callers_are_told_of_an_order_that_is_paid_when_its_units_are_gone
     await orders.drain()
 
 
-def test_alerts_speak_of_figures_that_the_worker_has() -> None:
+def test_alerts_speak_of_figures_that_those_who_sweep_have() -> None:
     registry = CollectorRegistry()
     WorkerMetrics(registry)
+    EngineMetrics(registry)
     names = {
         sample.name + suffix
         for family in registry.collect()
@@ -354,14 +356,15 @@ def test_alerts_speak_of_figures_that_the_worker_has() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+@pytest.mark.parametrize("sweeper", ["worker", "engine"])
 @pytest.mark.parametrize(("lag", "alerts"), [("0x20", 0), ("11x20", 1), ("_x20", 1)])
-def test_an_alert_tells_of_late_orders_and_of_no_worker(
-    tmp_path: Path, lag: str, alerts: int
+def test_an_alert_tells_of_late_orders_and_of_nobody_who_sweeps(
+    tmp_path: Path, sweeper: str, lag: str, alerts: int
 ) -> None:
     """`lag`: in promtool's notation, one value every 15 seconds; `_`: no worker shows any."""
     case = {
         "interval": "15s",
-        "input_series": [{"series": "inventory_worker_orders_lag_seconds", "values": lag}],
+        "input_series": [{"series": f"inventory_{sweeper}_orders_lag_seconds", "values": lag}],
         "promql_expr_test": [
             {
                 "expr": 'count(ALERTS{alertname="InventoryOrdersExpireLate",alertstate="firing"})'
