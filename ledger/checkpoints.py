@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from ledger.database import Database, Transaction
 from ledger.errors import PartitionsDifferError
+from ledger.modes import Engine, require_engine
 from ledger.statements import placeholders, statement, with_rows
 from sharding.events import EventId
 from sharding.partitions import NOTHING_APPLIED, Checkpoint
@@ -16,12 +17,13 @@ class Checkpoints:
         self._database = database
 
     async def prepare(self, partitions: int) -> None:
-        """Record the partition count once for ever, and a row per partition.
+        """Record the engine and the partition count once for ever, and a row per partition.
 
-        PartitionsDifferError if another count is on record.
+        EngineDiffersError, PartitionsDifferError if others are on record.
         """
 
         async def run(transaction: Transaction) -> None:
+            await require_engine(transaction, Engine.REDIS)
             await transaction.execute(statement("cluster_record"), (partitions,))
             row = await transaction.row(statement("cluster_get"))
             assert row is not None

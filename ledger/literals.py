@@ -24,7 +24,7 @@ FIELDS_BYTES_MAX = 1 << 20
 REASON_CHARS_MAX = 500
 TRANSFER_PATIENCE_S = 1
 """How long whoever began a transfer is given to end it."""
-_SIGN = {
+SIGN = {
     JournalKind.DEDUCT: -1,
     JournalKind.RESTOCK: 1,
     JournalKind.REMOVE: -1,
@@ -38,7 +38,7 @@ _SIGN = {
 
 def journal_rows(effects: Effects) -> list[str]:
     """One row per request, in the columns of journal_insert.sql."""
-    sign = _SIGN[effects.kind]
+    sign = SIGN[effects.kind]
     product = f"({effects.product_id},'"
     kind = f"','{effects.kind.value}',{JournalType[effects.kind.name].value},"
     event = (

@@ -93,13 +93,15 @@ def passing_kind(error: BaseException) -> str:
     return _PASSING.get(code_of(error), "") if isinstance(error, MySQLError) else ""
 
 
-def translated(error: BaseException, server: str) -> LedgerError:
+def translated(error: BaseException, server: str, *, may_have_run: bool) -> LedgerError:
     """The ledger's own error for one of the library's."""
     code = code_of(error)
     if kind := passing_kind(error):
-        return LedgerUnavailableError(f"MySQL at {server}: {kind.replace('_', ' ')}{_why(error)}")
+        text = f"MySQL at {server}: {kind.replace('_', ' ')}{_why(error)}"
+        return LedgerUnavailableError(text, may_have_run=may_have_run)
     if code in _LOGIN:
-        return LedgerUnavailableError(f"MySQL at {server}: {_one_line(error)}")
+        text = f"MySQL at {server}: {_one_line(error)}"
+        return LedgerUnavailableError(text, may_have_run=may_have_run)
     if code in _SCHEMA:
         return SchemaError(
             f"{server} lacks tables of this program, run `inventoryctl migrate`: {_one_line(error)}"

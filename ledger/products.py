@@ -1,6 +1,6 @@
 """Products as the ledger has them: settings, units, and the steps of going on sale and off it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -12,7 +12,7 @@ from ledger.errors import (
     UnknownProductError,
 )
 from ledger.service_events import publish, stock_notices
-from ledger.statements import statement
+from ledger.statements import placeholders, statement
 from sharding.outcomes import State
 from sharding.placement import Layout
 from sharding.plans import LoadPlan, split_evenly
@@ -198,9 +198,10 @@ class Products:
         return await self._database.transaction(run)
 
     async def begin_load(
-        self, product_id: int, *, partitions: int, default_shards: int
+        self, product_id: int, *, partitions: int, default_shards: int, has_buffer: bool = True
     ) -> tuple[LoadPlan, bool]:
-        """Decide what a closed product's shards are to hold, once; the buffer is set aside here.
+        """Decide what a closed product's shards are to hold, once; the buffer is set aside here, unless
+        all units stay in the ledger anyway (`has_buffer` False).
 
         Returns the plan and whether it is to be carried out: True from CLOSED and from LOADING,
         which resumes the stored plan; False from OPEN, where nothing changes.
@@ -216,7 +217,8 @@ class Products:
             require_status(row, State.CLOSED, Conflict.NOT_CLOSED)
             _require_units(row, 0)
             shards = min(row.shards or default_shards, partitions)
-            buffer = row.available_stock * row.buffer_percent // 100
+            percent = row.buffer_percent if has_buffer else 0
+            buffer = row.available_stock * percent // 100
             pool = row.available_stock - buffer
             version = max(row.layout_version, await _last_version(transaction, product_id)) + 1
             values = (version, shards, buffer, buffer, pool, _former(row, shards), product_id)
@@ -370,6 +372,21 @@ async def locked_product(
         text = f"product {product_id} was loaded again: epoch {row.epoch}, not {epoch}"
         raise LedgerConflictError(Conflict.OTHER_EPOCH, text)
     return row
+
+
+async def product_rows(
+    transaction: Transaction, product_ids: Collection[int], *, locks: bool
+) -> dict[int, ProductRow]:
+    """Rows by product, without those that are unknown.
+
+    `locks`: each is held until the transaction ends; they are taken in the order of the ids, so that no
+    two transactions wait for each other.
+    """
+    if not product_ids:
+        return {}
+    sql = placeholders("product_lock_some" if locks else "product_some", len(product_ids))
+    rows = await transaction.rows(sql, sorted(product_ids))
+    return {product.product_id: product for product in map(_product, rows)}
 
 
 async def _last_version(transaction: Transaction, product_id: int) -> int:

@@ -288,3 +288,46 @@ CREATE TABLE event_sequence (
     PRIMARY KEY (id),
     CONSTRAINT event_sequence_is_one CHECK (id = 1)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Requests that take nothing, for good, where MySQL is all there is: kind refused (of a retry, for shortage)
+-- or never (ResolveRequest decided it). quantity and user_id: what was refused.
+CREATE TABLE request_tombstone (
+    product_id  BIGINT      NOT NULL,
+    request_id  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    kind        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    quantity    BIGINT      NOT NULL DEFAULT 0,
+    user_id     BIGINT      NOT NULL DEFAULT 0,
+    create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (product_id, request_id),
+    KEY by_age (create_time),
+    CONSTRAINT request_tombstone_kind_known CHECK (kind IN ('refused', 'never'))
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Orders, where MySQL is all there is. state barred: released before it came, so it will hold nothing; it has
+-- no lines. order_lines: <product>:<quantity>:<place>, by product, with commas between them; place is - or, of
+-- a line that was short, an exclamation mark. deadline_time includes the grace for late confirmations.
+CREATE TABLE inventory_order (
+    order_id      BIGINT        NOT NULL,
+    user_id       BIGINT        NOT NULL DEFAULT 0,
+    state         VARCHAR(16)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    order_lines   VARCHAR(2000) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    deadline_time DATETIME(3)   NOT NULL,
+    create_time   DATETIME(3)   NOT NULL,
+    update_time   DATETIME(3)   NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (order_id),
+    KEY by_deadline (state, deadline_time),
+    CONSTRAINT inventory_order_state_known CHECK (
+        state IN ('held', 'confirmed', 'released', 'expired', 'refused', 'retaken', 'refund_required', 'barred')
+    )
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Units that a user holds and has bought of a product with a limit per user, where MySQL is all there is. They
+-- count from the load on that raised the product's epoch to this one.
+CREATE TABLE user_units (
+    product_id BIGINT NOT NULL,
+    user_id    BIGINT NOT NULL,
+    epoch      BIGINT NOT NULL,
+    units      BIGINT NOT NULL,
+    PRIMARY KEY (product_id, user_id),
+    CONSTRAINT user_units_not_negative CHECK (units >= 0)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

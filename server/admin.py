@@ -1,6 +1,7 @@
 """AdminService: the operator's calls. Protobuf ends here."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from inventory.v1 import admin_pb2 as messages
 from ledger.buffers import Buffers, Release
@@ -9,13 +10,24 @@ from server import validation
 from server.calls import Context, remaining_s
 from server.errors import Violation
 from server.lifecycle import Correction, Lifecycle, Loaded
-from server.overview import Overview, PartitionState
-from server.resharding import Resharding
+from server.overview import ClusterState, PartitionState
 from server.stocks import STATUSES
 from sharding.placement import is_shard_count
 
 ANSWER_S = 0.5
 """What is left of a caller's deadline for the answer, when a call waits for something."""
+
+
+class ShardCounts(Protocol):
+    """What changes the shard count of a product."""
+
+    async def set_shards(self, product_id: int, shards: int, *, wait_s: float) -> int: ...
+
+
+class Views(Protocol):
+    """What shows the service's parts."""
+
+    async def read(self) -> ClusterState: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +38,8 @@ class AdminService:
     products: Products
     lifecycle: Lifecycle
     buffers: Buffers
-    resharding: Resharding
-    overview: Overview
+    resharding: ShardCounts
+    overview: Views
     partitions: int
     close_wait_s_max: float
     version: str
@@ -130,6 +142,7 @@ class AdminService:
             partitions=map(_partition, state.partitions),
             version=self.version,
             schema_version=state.schema_version,
+            mode=state.mode.value,
         )
 
     def _wait_s(self, context: Context) -> float:

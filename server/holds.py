@@ -8,8 +8,7 @@ from server import validation
 from server.calls import Context
 from server.errors import refused
 from server.intake import Intake
-from server.orders import order_message
-from sharding.ordering import Orders
+from server.orders import LiveOrders, order_message
 from sharding.orders import Order, OrderAnswer
 from sharding.outcomes import Outcome
 
@@ -21,7 +20,7 @@ class HoldService:
     """One method for each call of the contract on holds, by its name in snake_case."""
 
     holds: Holds
-    orders: Orders
+    orders: LiveOrders
     intake: Intake
     grace_s: float
 

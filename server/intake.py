@@ -3,23 +3,29 @@
 import asyncio
 from collections.abc import Coroutine, Sequence
 from functools import partial
+from typing import Protocol
 
 from server.errors import overloaded
 from server.metrics import Metrics
 from sharding.orders import OrderAnswer
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
-from sharding.stock import Stock
 from sharding.tasks import Tasks
 
 Answers = asyncio.Future[list[Answer]]
 _FULL = OrderAnswer(Outcome.OVERLOADED, reason=Reason.QUEUE_FULL)
 
 
+class DeductingStock(Protocol):
+    """What of a stock takes units."""
+
+    def deduct(self, deductions: Sequence[Deduction]) -> Answers: ...
+
+
 class Intake:
     """Hands deductions to the stock and runs calls on orders while fewer than `items_max` items are
     unanswered: a deduction is one item, an order as many as the lines that are taken for it."""
 
-    def __init__(self, stock: Stock, metrics: Metrics, *, items_max: int) -> None:
+    def __init__(self, stock: DeductingStock, metrics: Metrics, *, items_max: int) -> None:
         self._stock = stock
         self._metrics = metrics
         self._items_max = items_max

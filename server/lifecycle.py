@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from grpc import StatusCode
 
@@ -17,7 +18,6 @@ from server.errors import RefusedError, refused, unavailable
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
 from sharding.outcomes import Answer, Outcome, State
 from sharding.plans import LoadPlan
-from sharding.stock import Stock
 
 CLOSE_LOOK_S = 0.05
 """Time between two looks at how far the worker has come with a close."""
@@ -43,16 +43,39 @@ class Correction:
     actor: str
 
 
+class LoadableStock(Protocol):
+    """What of a stock puts products on sale, takes them off and corrects them."""
+
+    async def load(self, plan: LoadPlan) -> None: ...
+
+    async def close(self, product_id: int, epoch: int) -> int: ...
+
+    async def restock(
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str
+    ) -> Answer: ...
+
+    async def remove(
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str
+    ) -> Answer: ...
+
+
 class Lifecycle:
-    """Loads, closes and corrects products."""
+    """Loads, closes and corrects products; `has_buffer`: loading keeps a part of the units back."""
 
     def __init__(
-        self, stock: Stock, products: Products, *, partitions: int, default_shards: int
+        self,
+        stock: LoadableStock,
+        products: Products,
+        *,
+        partitions: int,
+        default_shards: int,
+        has_buffer: bool = True,
     ) -> None:
         self._stock = stock
         self._products = products
         self._partitions = partitions
         self._default_shards = default_shards
+        self._has_buffer = has_buffer
 
     async def load_all(self, product_ids: Sequence[int]) -> list[Loaded]:
         """Load products one after the other; what was loaded before a failure stays loaded."""
@@ -64,7 +87,10 @@ class Lifecycle:
         RefusedError LOAD_PENDING if it broke off after it was begun.
         """
         plan, wanted = await self._products.begin_load(
-            product_id, partitions=self._partitions, default_shards=self._default_shards
+            product_id,
+            partitions=self._partitions,
+            default_shards=self._default_shards,
+            has_buffer=self._has_buffer,
         )
         if not wanted:
             return Loaded(plan, now=False)

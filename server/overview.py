@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
+from ledger.errors import LedgerError
 from ledger.migrate import schema_version
+from ledger.modes import Engine
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
 from sharding.partitions import PartitionHead, Partitions
@@ -28,10 +30,12 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """All partitions, in their order, and how many migrations the ledger has applied."""
+    """All partitions, in their order, how many migrations the ledger has applied, and where units are
+    sold from."""
 
     partitions: Sequence[PartitionState]
     schema_version: int
+    mode: Engine
 
 
 class Overview:
@@ -84,7 +88,7 @@ class Overview:
             )
             for partition, head in enumerate(heads)
         ]
-        return ClusterState(states, version)
+        return ClusterState(states, version, Engine.REDIS)
 
     async def _head(self, partition: int) -> PartitionHead:
         try:
@@ -93,6 +97,26 @@ class Overview:
             return PartitionHead(
                 is_open=False, reason=error.reason.value, generation=0, number=0, partitions=0
             )
+
+
+class LedgerOverview:
+    """Looks at MySQL alone, where units are sold from it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def reaches_mysql(self) -> bool:
+        """Whether MySQL answers within REACH_S."""
+        try:
+            async with asyncio.timeout(REACH_S):
+                await schema_version(self._database)
+        except (LedgerError, TimeoutError):
+            return False
+        return True
+
+    async def read(self) -> ClusterState:
+        """LedgerUnavailableError."""
+        return ClusterState((), await schema_version(self._database), Engine.MYSQL)
 
 
 async def _one_answers(asked: Sequence[asyncio.Task[PartitionHead]]) -> bool:

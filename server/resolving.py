@@ -1,21 +1,27 @@
 """What became of a request whose answer was lost: the journal knows it, or the live stock decides."""
 
 import asyncio
+from typing import Protocol
 
 from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, Products
 from server.errors import refused
 from sharding.outcomes import Answer, Outcome, Resolution, Resolved
-from sharding.stock import Stock
 
 JOURNAL_LOOK_S = 0.5
 """How long the ledger may take; without it the live stock decides just as well."""
 
 
+class ResolvingStock(Protocol):
+    """What of a stock decides requests."""
+
+    async def resolve(self, product_id: int, request_id: str) -> Resolved | Answer: ...
+
+
 class Resolver:
     """Decides requests."""
 
-    def __init__(self, stock: Stock, products: Products) -> None:
+    def __init__(self, stock: ResolvingStock, products: Products) -> None:
         self._stock = stock
         self._products = products
 

@@ -23,35 +23,30 @@ from prometheus_client import (
 from structlog.typing import FilteringBoundLogger
 
 from ledger.buffers import Buffers
-from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.dead_letters import DeadLetters
-from ledger.demand import Demand
-from ledger.errors import LedgerError, PartitionsDifferError, SchemaError
+from ledger.errors import EngineDiffersError, LedgerError, PartitionsDifferError, SchemaError
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
 from ledger.holds import Holds
-from ledger.layouts import Layouts
 from ledger.letter_retries import LetterRetries
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import require_schema
+from ledger.modes import Engine
 from ledger.products import Products
 from ledger.timeline import Timeline
 from server.admin import AdminService
 from server.calls import Calls
-from server.demand import DemandReporter
+from server.engines import MysqlEngine, RedisEngine, SellingEngine, claim
 from server.events import EventService, Tail
 from server.holds import HoldService
 from server.intake import Intake
 from server.journal import JournalService
-from server.lifecycle import Lifecycle
 from server.listener import ADMIN, INVENTORY, SERVICES, grpc_server, listen
 from server.logs import configure_logs
 from server.metrics import Metrics
 from server.orders import OrderService
-from server.overview import Overview
 from server.readiness import Readiness
-from server.resharding import Resharding
 from server.resolving import Resolver
 from server.service import InventoryService
 from server.settings import ServerSettings
@@ -59,22 +54,16 @@ from server.stocks import StockReader
 from server.streams import Lives
 from server.supervisor import INTERRUPTED, SETUP_ERROR, SetupError
 from server.wire import ResultEncoder
-from sharding.cluster import Cluster
 from sharding.errors import PartitionCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
-from sharding.ordering import Orders
-from sharding.partitions import Partitions
 from sharding.settings import parse_address
-from sharding.stock import Stock
 
 LOOK_S = 1.0
-"""Time between two looks at whether Redis is there."""
+"""Time between two looks at whether that is there from which units are sold."""
 LEDGER_ANSWER_S = 3.0
 """How long the services wait at the start for the ledger to confirm tables and partition count."""
 STOCK_DRAIN_S = 2.0
-"""How long work may take that was sent to Redis and that nobody waits for any more."""
-
-LEDGERS = 1
+"""How long work may take that was sent on and that nobody waits for any more."""
 
 ORPHAN_SLACK_S = 4.0
 """What a process may take beyond its calls, to close connections, when its parent has died."""
@@ -106,7 +95,6 @@ class Process:
         self._failpoints = failpoints
         self._log = log
         self._metrics = Metrics(registry)
-        self._stock_metrics = StockMetrics(registry)
         self._calls = Calls(self._metrics, log)
         self._lives = Lives(
             self._metrics,
@@ -121,7 +109,9 @@ class Process:
         self._database = Database.from_settings(settings, LedgerMetrics(registry))
         self._stopping = asyncio.Event()
         self._at_once = False
+        self._registry = registry
         self._ledger_asked = asyncio.Event()
+        self._agreed = asyncio.Event()
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
         """No call is left. Loops look at it as well as being cancelled: Python 3.11's wait_for, on
@@ -146,6 +136,7 @@ class Process:
                 finally:
                     self._ended.set()
                     self._ledger_asked.set()
+                    self._agreed.set()
                 agreeing.cancel()
                 serving.cancel()
         finally:
@@ -196,23 +187,25 @@ class Process:
         self._stopping.set()
 
     async def _agree(self) -> None:
-        """Compare tables and partition count with the ledger's as soon as that answers.
+        """Compare tables, engine and partition count with the ledger's as soon as that answers.
 
         Another count would look for every product at another place, and find none.
         """
-        checkpoints = Checkpoints(self._database)
         while not self._ended.is_set():
             try:
                 async with asyncio.timeout(LEDGER_ANSWER_S):
                     await require_schema(self._database)
-                    await checkpoints.prepare(self._settings.partitions)
-            except (PartitionsDifferError, SchemaError) as error:
+                    await claim(self._settings, self._database)
+            except (EngineDiffersError, PartitionsDifferError, SchemaError) as error:
                 self._setup_failed(error)
                 return
             except (LedgerError, TimeoutError) as error:
                 self._say_once("ledger_away", str(error) or "no answer")
+                if self._settings.engine is Engine.MYSQL:
+                    self._settled.set()
             else:
                 self._ledger_asked.set()
+                self._agreed.set()
                 return
             self._ledger_asked.set()
             await asyncio.sleep(LOOK_S)
@@ -227,65 +220,68 @@ class Process:
             self._log.warning(event, detail=detail)
 
     async def _serve(self) -> None:
-        """Reach Redis, open the services, then keep saying whether Redis is there."""
-        cluster = await self._connected()
-        if cluster is None:
+        """Reach what sells, open the services, then keep saying whether it is there."""
+        engine = await self._connected()
+        if engine is None:
             return
-        stock = Stock(cluster, self._stock_metrics)
-        intake = Intake(stock, self._metrics, items_max=self._settings.queued_items_max)
-        orders = Orders(stock, cluster, grace_s=self._settings.confirm_grace_s)
+        intake = Intake(engine.stock, self._metrics, items_max=self._settings.queued_items_max)
         try:
             await self._ledger_asked.wait()
-            overview = self._open(cluster, stock, intake, orders)
+            self._open(engine, intake)
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(self._watch(overview), name="watch")
-                loops.create_task(self._reporter(stock).run(self._ended), name="demand")
+                loops.create_task(self._watch(engine), name="watch")
+                for name, loop in engine.loops(self._ended).items():
+                    loops.create_task(loop, name=name)
         except* PartitionCountError as wrong:
             self._setup_failed(wrong.exceptions[0])
         finally:
-            await _drain(intake, orders, stock, self._log)
-            await cluster.close()
+            await _drain(intake, engine, self._log)
+            await engine.close()
 
-    async def _connected(self) -> Cluster | None:
-        """The cluster as soon as it answers; None if the process ends before."""
+    async def _connected(self) -> SellingEngine | None:
+        """What sells, as soon as it answers; None if the process ends before."""
+        if self._settings.engine is Engine.MYSQL:
+            await self._agreed.wait()
+            if self._ended.is_set():
+                return None
+            return MysqlEngine(self._settings, self._database, self._registry)
+        stock_metrics = StockMetrics(self._registry)
         while not self._ended.is_set():
             try:
-                return await Cluster.connect(self._settings, self._stock_metrics)
+                return await RedisEngine.connect(
+                    self._settings, self._database, self._metrics, stock_metrics
+                )
             except StockUnavailableError as error:
                 self._say_once("redis_away", error.detail)
                 self._settled.set()
             await asyncio.sleep(LOOK_S)
         return None
 
-    def _open(self, cluster: Cluster, stock: Stock, intake: Intake, orders: Orders) -> Overview:
+    def _open(self, engine: SellingEngine, intake: Intake) -> None:
         products = Products(self._database)
-        overview = Overview(
-            cluster,
-            Partitions(cluster, partitions=self._settings.partitions, ledgers=LEDGERS),
-            Checkpoints(self._database),
-            self._database,
-        )
         grace_s = self._settings.confirm_grace_s
         self._calls.serve(
             INVENTORY,
-            self._inventory(stock, products, intake),
-            OrderService(orders, intake, grace_s, self._log),
+            self._inventory(engine, products, intake),
+            OrderService(engine.orders, intake, grace_s, self._log),
             self._events(),
         )
         self._calls.serve(
             ADMIN,
-            self._admin(stock, products, overview),
-            HoldService(Holds(self._database), orders, intake, grace_s),
+            *engine.special,
+            self._admin(engine, products),
+            HoldService(Holds(self._database), engine.orders, intake, grace_s),
             self._journal(),
         )
         self._settled.set()
-        return overview
 
-    def _inventory(self, stock: Stock, products: Products, intake: Intake) -> InventoryService:
+    def _inventory(
+        self, engine: SellingEngine, products: Products, intake: Intake
+    ) -> InventoryService:
         return InventoryService(
             intake=intake,
-            reader=StockReader(stock, products),
-            resolver=Resolver(stock, products),
+            reader=StockReader(engine.stock, products),
+            resolver=Resolver(engine.stock, products),
             lives=self._lives,
             metrics=self._metrics,
             batches_max=self._settings.stream_batches_max,
@@ -303,36 +299,22 @@ class Process:
             Timeline(self._database),
         )
 
-    def _admin(self, stock: Stock, products: Products, overview: Overview) -> AdminService:
-        settings = self._settings
+    def _admin(self, engine: SellingEngine, products: Products) -> AdminService:
         return AdminService(
             products=products,
-            lifecycle=Lifecycle(
-                stock,
-                products,
-                partitions=settings.partitions,
-                default_shards=settings.default_shards,
-            ),
-            buffers=Buffers(self._database, partitions=settings.partitions),
-            resharding=Resharding(Layouts(self._database), partitions=settings.partitions),
-            overview=overview,
-            partitions=settings.partitions,
-            close_wait_s_max=settings.close_wait_s_max,
+            lifecycle=engine.lifecycle(products),
+            resharding=engine.shard_counts,
+            buffers=Buffers(self._database, partitions=self._settings.partitions),
+            overview=engine.overview,
+            partitions=self._settings.partitions,
+            close_wait_s_max=self._settings.close_wait_s_max,
             version=_version(),
         )
 
-    def _reporter(self, stock: Stock) -> DemandReporter:
-        return DemandReporter(
-            stock,
-            Demand(self._database),
-            self._metrics,
-            hot_rate_per_s=self._settings.hot_rate_per_s,
-        )
-
-    async def _watch(self, overview: Overview) -> None:
+    async def _watch(self, engine: SellingEngine) -> None:
         ready = False
         while not self._ended.is_set():
-            now = await overview.reaches_redis()
+            now = await engine.is_ready()
             if now != ready:
                 self._log.info("ready" if now else "not_ready")
                 ready = now
@@ -348,15 +330,15 @@ class Process:
         await self._server.stop(self._settings.drain_s_max)
 
 
-async def _drain(intake: Intake, orders: Orders, stock: Stock, log: FilteringBoundLogger) -> None:
+async def _drain(intake: Intake, engine: SellingEngine, log: FilteringBoundLogger) -> None:
     """What stands on another is drained before it."""
     try:
         async with asyncio.timeout(STOCK_DRAIN_S):
             await intake.drain()
-            await orders.drain()
-            await stock.drain()
+            await engine.orders.drain()
+            await engine.stock.drain()
     except TimeoutError:
-        log.warning("work_left", detail="some requests were sent to Redis and not answered")
+        log.warning("work_left", detail="some requests were sent on and not answered")
 
 
 def _version() -> str:

@@ -1,10 +1,11 @@
 """Settings of the server, from environment variables INVENTORY_…"""
 
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from ledger.modes import Engine
 from ledger.settings import DemandSettings, LedgerSettings
 from sharding.settings import StockSettings, parse_address
 
@@ -12,7 +13,12 @@ MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class ServerSettings(StockSettings, LedgerSettings, DemandSettings):
-    """Where the server listens and how much it takes on."""
+    """Where the server listens, what it sells from and how much it takes on."""
+
+    engine: Engine = Engine.REDIS
+    """redis: the live stock in Redis Cluster. mysql: the ledger itself, without Redis and workers."""
+    mysql_sales: Literal["merged", "optimistic", "pessimistic"] = "merged"
+    """Of the engine mysql: how requests share transactions, see ledger/engine/stock.py."""
 
     grpc_address: str = "127.0.0.1:50051"
     """Port 0: any free one."""

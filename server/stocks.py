@@ -1,22 +1,28 @@
 """Stock messages: the live counts of a product, or the ledger's where it is not on sale."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from inventory.v1 import inventory_pb2 as messages
 from ledger.errors import UnknownProductError
 from ledger.products import ProductRow, Products
 from sharding.outcomes import ProductStock, ShardStock, State
-from sharding.stock import Stock
 
 STATUSES: Mapping[State, messages.ProductStatus.ValueType] = {
     state: messages.ProductStatus.Value(f"PRODUCT_STATUS_{state.name}") for state in State
 }
 
 
-class StockReader:
-    """Reads the stock of products that are on sale from Redis, of others from the ledger."""
+class ReadableStock(Protocol):
+    """What of a stock tells its counts."""
 
-    def __init__(self, stock: Stock, products: Products) -> None:
+    async def read(self, product_id: int) -> ProductStock | None: ...
+
+
+class StockReader:
+    """Reads the stock of products that are on sale where they are sold, of others from the ledger."""
+
+    def __init__(self, stock: ReadableStock, products: Products) -> None:
         self._stock = stock
         self._products = products
 

@@ -4,7 +4,6 @@ What queued up while the last script call was out goes in the next one. A group'
 straight into its batch, so a request costs no task and no future of its own.
 """
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Sequence
@@ -20,6 +19,7 @@ from sharding.answers import (
     may_pass,
     unavailable,
 )
+from sharding.batches import Batch
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
 from sharding.lookups import Lookups
@@ -36,34 +36,6 @@ from sharding.tasks import Tasks
 CALL_REQUESTS_MAX = 1_000
 """A script call of this size keeps a node busy for about two milliseconds. A larger group of one batch
 goes alone; the contract bounds it to 2,000."""
-
-
-class Batch:
-    """Requests that were asked together; `done` holds their answers in order.
-
-    `answered` is told the batch's size when the last of them has come.
-    """
-
-    __slots__ = ("_answered", "_answers", "_missing", "done")
-
-    def __init__(
-        self, size: int, done: asyncio.Future[list[Answer]], answered: Callable[[int], None]
-    ) -> None:
-        self.done = done
-        self._answered = answered
-        self._answers: list[Answer] = [INSUFFICIENT] * size
-        self._missing = size
-
-    def answer(self, positions: Sequence[int], given: Sequence[Answer]) -> None:
-        """Fill in answers; the last one completes the batch, whoever still waits for it."""
-        for position, answer in zip(positions, given, strict=True):
-            self._answers[position] = answer
-        self._missing -= len(positions)
-        if self._missing:
-            return
-        self._answered(len(self._answers))
-        if not self.done.done():
-            self.done.set_result(self._answers)
 
 
 class Group(NamedTuple):

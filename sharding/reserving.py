@@ -22,6 +22,8 @@ from sharding.orders import (
     Order,
     OrderAnswer,
     OrderState,
+    answer_of,
+    outcome_of,
     request_id_of,
 )
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
@@ -224,37 +226,6 @@ async def _begun(work: Awaitable[OrderAnswer]) -> OrderAnswer:
         return await work
     except StockUnavailableError as failure:
         raise StockUnavailableError(Reason.OUTCOME_UNKNOWN, failure.detail) from failure
-
-
-def outcome_of(order: Order) -> Outcome:
-    """An order's state as an outcome."""
-    return _OUTCOMES[order.state]
-
-
-def answer_of(order: Order, *, replayed: bool) -> OrderAnswer:
-    """An order's state as an answer."""
-    outcome = outcome_of(order)
-    if outcome is Outcome.UNAVAILABLE:
-        return OrderAnswer(outcome, order, reason=Reason.ORDER_PENDING)
-    if order.state is OrderState.REFUSED:
-        short = tuple(
-            Line(each.product_id, each.quantity) for each in order.held if each.place == NOWHERE
-        )
-        return OrderAnswer(outcome, order, replayed=replayed, short=short)
-    return OrderAnswer(outcome, order, replayed=replayed)
-
-
-_OUTCOMES = {
-    OrderState.PENDING: Outcome.UNAVAILABLE,
-    OrderState.HELD: Outcome.HELD,
-    OrderState.CONFIRMED: Outcome.CONFIRMED,
-    OrderState.RELEASED: Outcome.RELEASED,
-    OrderState.EXPIRED: Outcome.EXPIRED,
-    OrderState.REFUSED: Outcome.INSUFFICIENT_STOCK,
-    OrderState.RETAKING: Outcome.UNAVAILABLE,
-    OrderState.RETAKEN: Outcome.RETAKEN,
-    OrderState.REFUND_REQUIRED: Outcome.REFUND_REQUIRED,
-}
 
 
 def _further(wanted: Wanted, line: Line) -> Deduction:

@@ -7,13 +7,14 @@ from math import inf
 
 from sharding.answers import CLOSED, SOLD_OUT, unavailable
 from sharding.balancing import Balancing
+from sharding.batches import Batch
 from sharding.catalogue import Catalogue, Product
 from sharding.cluster import Cluster
 from sharding.corrections import CLOSED_LOOKS, Correction, Corrections
 from sharding.directory import Directory, Listing
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
-from sharding.home import Batch, Group, Home, HomeContext, refuse
+from sharding.home import Group, Home, HomeContext, refuse
 from sharding.layouts import Layouts
 from sharding.loading import Loading
 from sharding.metrics import StockMetrics

@@ -21,7 +21,12 @@ from ledger.buffers import Buffers
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database, backoff_s
 from ledger.demand import Demand
-from ledger.errors import LedgerUnavailableError, PartitionsDifferError, SchemaError
+from ledger.errors import (
+    EngineDiffersError,
+    LedgerUnavailableError,
+    PartitionsDifferError,
+    SchemaError,
+)
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
@@ -80,7 +85,12 @@ def main() -> None:
     _serve_metrics(settings.metrics_address, registry)
     try:
         uvloop.run(_work(settings, registry, failpoints))
-    except* (SchemaError, PartitionsDifferError, PartitionCountError) as wrong:
+    except* (
+        SchemaError,
+        EngineDiffersError,
+        PartitionsDifferError,
+        PartitionCountError,
+    ) as wrong:
         _fail(str(_first(wrong)))
 
 

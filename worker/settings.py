@@ -27,8 +27,6 @@ class WorkerSettings(StockSettings, LedgerSettings, DemandSettings):
     """How long applied events stay in the streams."""
     raw_event_ttl_s: Annotated[int, Field(ge=60, le=864_000)] = 3_600
     """How long applied events stay in the ledger as they were, for recovery."""
-    event_ttl_s: Annotated[int, Field(ge=60, le=31_536_000)] = 604_800
-    """How long callers' events are kept for those who read them late."""
     cold_after_s: Annotated[int, Field(ge=1, le=86_400)] = 300
     """How long the demand for a product must stay low before it gets fewer shards."""
 

@@ -295,6 +295,13 @@ def test_what_is_wrong_is_found_with_a_remedy(ctl, capsys, inventory, spoil, che
     assert finding["remedy"]
 
 
+def test_a_service_without_redis_needs_no_partitions(ctl, capsys, inventory):
+    inventory.cluster.ClearField("partitions")
+    inventory.cluster.mode = "mysql"
+    code, printed = ctl.json(capsys, "doctor")
+    assert (code, printed["healthy"]) == (Exit.OK, True)
+
+
 def test_closed_partitions_are_named_by_reason(ctl, capsys, inventory):
     for number, reason in ((0, "FENCED"), (1, "UNREACHABLE"), (2, "FENCED")):
         inventory.cluster.partitions[number].open = False

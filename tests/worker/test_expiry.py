@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from ledger.engine.metrics import EngineMetrics
 from ledger.events_feed import EventsFeed
 from ledger.holds import Holds
 from ledger.service_events import ServiceEventKind
@@ -344,9 +345,10 @@ async def test_callers_are_told_of_an_order_that_is_paid_when_its_units_are_gone
     await orders.drain()
 
 
-def test_alerts_speak_of_figures_that_the_worker_has() -> None:
+def test_alerts_speak_of_figures_that_those_who_sweep_have() -> None:
     registry = CollectorRegistry()
     WorkerMetrics(registry)
+    EngineMetrics(registry)
     names = {
         sample.name + suffix
         for family in registry.collect()
@@ -365,6 +367,9 @@ def test_alerts_speak_of_figures_that_the_worker_has() -> None:
         (LATE, "inventory_worker_orders_lag_seconds", "0x20", 0),
         (LATE, "inventory_worker_orders_lag_seconds", "11x20", 1),
         (LATE, "inventory_worker_orders_lag_seconds", "_x20", 1),
+        (LATE, "inventory_engine_orders_lag_seconds", "0x20", 0),
+        (LATE, "inventory_engine_orders_lag_seconds", "11x20", 1),
+        (LATE, "inventory_engine_orders_lag_seconds", "_x20", 1),
         (UNWRITTEN, "inventory_worker_ledger_failures_in_a_row", "2x20", 0),
         (UNWRITTEN, "inventory_worker_ledger_failures_in_a_row", "0 1 2+1x20", 1),
         (UNDONE, 'inventory_worker_outbox_failing{kind="undo"}', "0x20", 0),

@@ -16,6 +16,8 @@ from inventory.cli.session import Session, ended, session_of
 from inventory.client import Cluster, InventoryClient, InventoryError, Partition
 
 DISTRIBUTION = "inventory-client"
+MYSQL = "mysql"
+"""The mode of a service that has no live stock beside its ledger, and so no partitions."""
 
 _REMEDIES = {
     "FENCED": "a worker reopens them after a failover; see that one is running and reaches MySQL",
@@ -72,8 +74,11 @@ def _serving(client: InventoryClient) -> Finding:
 
 def _of_cluster(cluster: Cluster, *, backlog_max: int) -> Iterator[Finding]:
     yield Finding("version", True, f"service {cluster.version or '?'}, client {_own_version()}")
-    yield from _openness(cluster.partitions)
-    yield _backlog(cluster.partitions, backlog_max=backlog_max)
+    if cluster.mode == MYSQL:
+        yield Finding("partitions", True, "none: units are sold from MySQL")
+    else:
+        yield from _openness(cluster.partitions)
+        yield _backlog(cluster.partitions, backlog_max=backlog_max)
     yield _schema(cluster.schema_version)
 
 

@@ -1,0 +1,210 @@
+"""What sells: the live stock in Redis Cluster, or MySQL alone. All that differs between the two."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, NoReturn, Protocol, Self
+
+from grpc import StatusCode
+from prometheus_client import CollectorRegistry
+
+from ledger.checkpoints import Checkpoints
+from ledger.database import Database
+from ledger.demand import Demand
+from ledger.engine.expiry import Expiry
+from ledger.engine.metrics import EngineMetrics
+from ledger.engine.orders import LedgerOrders
+from ledger.engine.stock import LedgerStock, Manner
+from ledger.layouts import Layouts
+from ledger.modes import Engine, claim_for_mysql
+from ledger.products import Products
+from server.admin import ShardCounts, Views
+from server.calls import Context
+from server.demand import DemandReporter
+from server.errors import RefusedError
+from server.intake import DeductingStock
+from server.lifecycle import Lifecycle, LoadableStock
+from server.metrics import Metrics
+from server.orders import LiveOrders
+from server.overview import LedgerOverview, Overview
+from server.resharding import Resharding
+from server.resolving import ResolvingStock
+from server.settings import ServerSettings
+from server.stocks import ReadableStock
+from sharding.cluster import Cluster
+from sharding.metrics import StockMetrics
+from sharding.ordering import Orders
+from sharding.partitions import Partitions
+from sharding.stock import Stock
+
+LEDGERS = 1
+
+
+class SellingStock(DeductingStock, ReadableStock, ResolvingStock, LoadableStock, Protocol):
+    """All that is asked of a stock."""
+
+    async def drain(self) -> None: ...
+
+
+class SellingOrders(LiveOrders, Protocol):
+    """All that is asked of orders."""
+
+    async def drain(self) -> None: ...
+
+
+class SellingEngine(Protocol):
+    """A process's way to sell."""
+
+    @property
+    def stock(self) -> SellingStock: ...
+    @property
+    def orders(self) -> SellingOrders: ...
+    @property
+    def overview(self) -> Views: ...
+    @property
+    def shard_counts(self) -> ShardCounts: ...
+    @property
+    def special(self) -> Sequence[object]:
+        """What answers some of the operator's calls in a way of its own."""
+        ...
+
+    def lifecycle(self, products: Products) -> Lifecycle: ...
+
+    def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
+        """Work beside the calls, by name, until `ended`."""
+        ...
+
+    async def is_ready(self) -> bool:
+        """Whether units can be sold, as far as one look tells. PartitionCountError."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+async def claim(settings: ServerSettings, database: Database) -> None:
+    """Agree with the ledger on what is fixed for its life. EngineDiffersError, PartitionsDifferError."""
+    if settings.engine is Engine.MYSQL:
+        await claim_for_mysql(database)
+    else:
+        await Checkpoints(database).prepare(settings.partitions)
+
+
+class RedisEngine:
+    """Sells from Redis Cluster; workers bring everything to the ledger."""
+
+    special: Sequence[object] = ()
+
+    def __init__(
+        self, settings: ServerSettings, database: Database, metrics: Metrics, cluster: Cluster
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._metrics = metrics
+        self._cluster = cluster
+        self.stock = Stock(cluster, cluster.metrics)
+        self.orders = Orders(self.stock, cluster, grace_s=settings.confirm_grace_s)
+        partitions = Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS)
+        self.overview = Overview(cluster, partitions, Checkpoints(database), database)
+        self.shard_counts = Resharding(Layouts(database), partitions=settings.partitions)
+
+    @classmethod
+    async def connect(
+        cls,
+        settings: ServerSettings,
+        database: Database,
+        metrics: Metrics,
+        stock_metrics: StockMetrics,
+    ) -> Self:
+        """StockUnavailableError while no node answers."""
+        return cls(settings, database, metrics, await Cluster.connect(settings, stock_metrics))
+
+    def lifecycle(self, products: Products) -> Lifecycle:
+        """Products are split over shards, and a part of their units stays in the ledger."""
+        return Lifecycle(
+            self.stock,
+            products,
+            partitions=self._settings.partitions,
+            default_shards=self._settings.default_shards,
+        )
+
+    def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
+        """The workers are told of the demand."""
+        reporter = DemandReporter(
+            self.stock,
+            Demand(self._database),
+            self._metrics,
+            hot_rate_per_s=self._settings.hot_rate_per_s,
+        )
+        return {"demand": reporter.run(ended)}
+
+    async def is_ready(self) -> bool:
+        """Some master answers. PartitionCountError."""
+        return await self.overview.reaches_redis()
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+
+class MysqlEngine:
+    """Sells from the ledger's own rows; there is nothing else, and no worker."""
+
+    def __init__(
+        self, settings: ServerSettings, database: Database, registry: CollectorRegistry
+    ) -> None:
+        metrics = EngineMetrics(registry)
+        self.stock = LedgerStock(database, metrics, Manner(settings.mysql_sales))
+        self.orders = LedgerOrders(
+            database, record_ttl_s=settings.record_ttl_s, grace_s=settings.confirm_grace_s
+        )
+        self.overview = LedgerOverview(database)
+        self.shard_counts = NoShards()
+        self.special = (NoBuffer(),)
+        self._expiry = Expiry(
+            database,
+            self.orders.bookkeeping,
+            metrics,
+            record_ttl_s=settings.record_ttl_s,
+            event_ttl_s=settings.event_ttl_s,
+        )
+
+    def lifecycle(self, products: Products) -> Lifecycle:
+        """All units of a product are in one place, on sale or not."""
+        return Lifecycle(self.stock, products, partitions=1, default_shards=1, has_buffer=False)
+
+    def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
+        """Orders end when their time is over."""
+        return {"expiry": self._expiry.run(ended)}
+
+    async def is_ready(self) -> bool:
+        """MySQL answers."""
+        return await self.overview.reaches_mysql()
+
+    async def close(self) -> None:
+        """Nothing is open but the ledger, which is closed by whoever opened it."""
+
+
+class NoShards:
+    """Answers who asks for a number of shards."""
+
+    async def set_shards(
+        self,
+        product_id: int,
+        shards: int,
+        *,
+        wait_s: float,  # noqa: ARG002 - nothing is waited for
+    ) -> int:
+        raise RefusedError(
+            StatusCode.FAILED_PRECONDITION,
+            "ENGINE_HAS_NO_SHARDS",
+            f"product {product_id} cannot have {shards} shards: all is sold from MySQL, in one place",
+        )
+
+
+class NoBuffer:
+    """Answers who asks for units of the buffer."""
+
+    async def release_buffer(self, _request: object, _context: Context) -> NoReturn:
+        raise RefusedError(
+            StatusCode.FAILED_PRECONDITION,
+            "ENGINE_HAS_NO_BUFFER",
+            "no units are kept back: all are sold from MySQL, in one place",
+        )
