@@ -214,7 +214,7 @@ class FakeProducts:
         return [self.rows[i] for i in sorted(self.rows) if i > after][:limit]
 
     async def begin_load(
-        self, product_id: int, *, partitions: int, default_shards: int
+        self, product_id: int, *, partitions: int, default_shards: int, has_buffer: bool = True
     ) -> tuple[LoadPlan, bool]:
         row = await self.get(product_id)
         if row.status is State.OPEN:
