@@ -15,7 +15,7 @@ from ledger.service_events import publish, stock_notices
 from ledger.statements import statement
 from sharding.outcomes import State
 from sharding.placement import Layout
-from sharding.plans import LoadPlan, split_evenly
+from sharding.plans import Freeze, LoadPlan, split_evenly
 
 
 class JournalKind(StrEnum):
@@ -35,6 +35,12 @@ class JournalKind(StrEnum):
     """An order was confirmed too late and its units are gone. Moves none."""
     FORCE_RELEASE = "force_release"
     """Somebody had an order released; the remark says who and why. Moves no units."""
+    REPAIR = "repair"
+    """A difference between a shard and the ledger was compensated."""
+    FREEZE = "freeze"
+    """The sale was stopped. Moves no units."""
+    UNFREEZE = "unfreeze"
+    """The sale was resumed. Moves no units."""
 
 
 class JournalType(IntEnum):
@@ -50,6 +56,9 @@ class JournalType(IntEnum):
     LAYOUT = 8
     REFUND = 9
     FORCE_RELEASE = 10
+    REPAIR = 11
+    FREEZE = 12
+    UNFREEZE = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,16 @@ class ProductRow:
     former_shards: str
     """Other shard counts that it had, with spaces between them."""
     version: int
+    frozen_reason: str = ""
+    """Why nothing is sold; empty: it is not frozen."""
+    frozen_by: str = ""
+    freeze_version: int = 0
+    """Grows with every decision to stop or to resume the sale."""
+
+    @property
+    def freeze(self) -> Freeze:
+        """The last of these decisions."""
+        return Freeze(self.freeze_version, frozen=bool(self.frozen_reason))
 
     @property
     def plan(self) -> LoadPlan:
@@ -102,6 +121,7 @@ class ProductRow:
             sold_before=self.sold_before,
             former_shards=tuple(map(int, self.former_shards.split())),
             max_per_user=self.max_per_user,
+            freeze=self.freeze,
         )
 
 
@@ -175,6 +195,15 @@ class Products:
         async def run(transaction: Transaction) -> Sequence[ProductRow]:
             rows = await transaction.rows(statement("product_list"), (after, limit))
             return [_product(row) for row in rows]
+
+        return await self._database.transaction(run)
+
+    async def on_sale(self, *, after: int, limit: int) -> Sequence[int]:
+        """Ids of products that are open, greater than `after`, in their order."""
+
+        async def run(transaction: Transaction) -> Sequence[int]:
+            rows = await transaction.rows(statement("product_on_sale"), (after, limit))
+            return [int(product_id) for (product_id,) in rows]
 
         return await self._database.transaction(run)
 

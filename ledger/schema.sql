@@ -3,6 +3,8 @@
 -- One row per product. The shards' live units are part of available_stock. Each stream is applied at its
 -- own pace: units may be sold or removed at one shard before the stream of another tells that they came
 -- in, so available_stock and total_stock can be below zero for a while. Held and sold units never move.
+-- frozen_… is the last decision to stop or to resume the sale: why and by whom, '' while it is not;
+-- freeze_version grows with each, 0: there was none.
 CREATE TABLE product_inventory (
     product_id       BIGINT       NOT NULL,
     name             VARCHAR(200) NOT NULL DEFAULT '',
@@ -22,6 +24,9 @@ CREATE TABLE product_inventory (
     load_pool        BIGINT       NOT NULL DEFAULT 0,
     sold_before      BIGINT       NOT NULL DEFAULT 0,
     former_shards    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    frozen_reason    VARCHAR(200) NOT NULL DEFAULT '',
+    frozen_by        VARCHAR(64)  NOT NULL DEFAULT '',
+    freeze_version   BIGINT       NOT NULL DEFAULT 0,
     version          BIGINT       NOT NULL DEFAULT 0,
     create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     update_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
@@ -38,9 +43,9 @@ CREATE TABLE product_inventory (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The journal: one row per operation. type: 1 reserve, 2 confirm, 3 release, 4 rollback, 5 deduct,
--- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release. quantity is negative where units left the
--- available stock, or the held ones for the sold ones. partition_id and the event id say which stream entry
--- told of it; NULL and 0: it did not come by a stream.
+-- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release, 11 repair, 12 freeze, 13 unfreeze. quantity is
+-- negative where units left the available stock, or the held ones for the sold ones. partition_id and the
+-- event id say which stream entry told of it; NULL and 0: it did not come by a stream.
 CREATE TABLE inventory_log (
     id               BIGINT       NOT NULL AUTO_INCREMENT,
     product_id       BIGINT       NOT NULL,
@@ -54,6 +59,8 @@ CREATE TABLE inventory_log (
     event_generation BIGINT UNSIGNED NOT NULL DEFAULT 0,
     event_number     BIGINT UNSIGNED NOT NULL DEFAULT 0,
     remark           VARCHAR(200) NOT NULL DEFAULT '',
+    actor            VARCHAR(64)  NOT NULL DEFAULT '',
+    available_after  BIGINT       NULL,
     create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     PRIMARY KEY (id),
     UNIQUE KEY one_effect (product_id, request_id, kind)
@@ -273,4 +280,33 @@ CREATE TABLE event_sequence (
     last_id BIGINT  NOT NULL,
     PRIMARY KEY (id),
     CONSTRAINT event_sequence_is_one CHECK (id = 1)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Shards whose own counts differ from the ledger's at the same event: live less ledger. A shard has one open
+-- row at most; is_open is NULL once it agrees again, and state says how that came: repaired, or passed.
+-- damaged names live counts that no script has written. first_… is the first event that tells of the
+-- difference, last_… the one at which it became what it is; changes counts how often it did.
+CREATE TABLE shard_drift (
+    id               BIGINT      NOT NULL AUTO_INCREMENT,
+    product_id       BIGINT      NOT NULL,
+    partition_id     SMALLINT    NOT NULL,
+    epoch            BIGINT      NOT NULL,
+    is_open          TINYINT     NULL DEFAULT 1,
+    state            VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'open',
+    available        BIGINT      NOT NULL,
+    held             BIGINT      NOT NULL,
+    sold             BIGINT      NOT NULL,
+    loaded           BIGINT      NOT NULL,
+    damaged          VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    first_generation BIGINT UNSIGNED NOT NULL,
+    first_number     BIGINT UNSIGNED NOT NULL,
+    last_generation  BIGINT UNSIGNED NOT NULL,
+    last_number      BIGINT UNSIGNED NOT NULL,
+    changes          INT         NOT NULL DEFAULT 0,
+    create_time      DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    update_time      DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    UNIQUE KEY one_open (is_open, product_id, partition_id),
+    KEY by_product (product_id, id),
+    CONSTRAINT shard_drift_state_known CHECK (state IN ('open', 'repaired', 'passed'))
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -6,7 +6,7 @@ from inventory.v1 import admin_pb2 as messages
 from ledger.dead_letters import DeadLetterRow, DeadLetters
 from ledger.products import JournalKind, ProductRow, Products, ProductSettings
 from server import validation
-from server.calls import Context, remaining_s
+from server.calls import Context, wait_s
 from server.errors import Violation
 from server.lifecycle import Correction, Lifecycle, Loaded
 from server.overview import Overview, PartitionState
@@ -14,14 +14,11 @@ from server.resharding import Resharding
 from server.stocks import STATUSES
 from sharding.placement import is_shard_count
 
-ANSWER_S = 0.5
-"""What is left of a caller's deadline for the answer, when a call waits for something."""
-
 
 @dataclass(frozen=True, slots=True)
 class AdminService:
     """One method for each call of the contract that this version has, by its name in snake_case;
-    those on holds are in server/holds.py."""
+    those on holds are in server/holds.py, on audits and freezing in server/audits.py."""
 
     products: Products
     lifecycle: Lifecycle
@@ -72,7 +69,9 @@ class AdminService:
     ) -> messages.CloseResponse:
         """Take a product off sale."""
         validation.product_id(request.product_id)
-        row = await self.lifecycle.close(request.product_id, wait_s=self._wait_s(context))
+        row = await self.lifecycle.close(
+            request.product_id, wait_s=wait_s(context, self.close_wait_s_max)
+        )
         return messages.CloseResponse(product=_product(row))
 
     async def restock(
@@ -98,7 +97,7 @@ class AdminService:
             _shard_count(request.shards, self.partitions),
         )
         version = await self.resharding.set_shards(
-            request.product_id, request.shards, wait_s=self._wait_s(context)
+            request.product_id, request.shards, wait_s=wait_s(context, self.close_wait_s_max)
         )
         return messages.SetShardsResponse(layout_version=version)
 
@@ -124,13 +123,6 @@ class AdminService:
             version=self.version,
             schema_version=state.schema_version,
         )
-
-    def _wait_s(self, context: Context) -> float:
-        """How long a call may wait for a worker; what is left of a short deadline is shared."""
-        left_s = remaining_s(context)
-        if left_s is None:
-            return self.close_wait_s_max
-        return min(self.close_wait_s_max, max(left_s - ANSWER_S, left_s / 2))
 
 
 def _check_product(request: messages.PutProductRequest, partitions: int) -> None:
@@ -198,6 +190,8 @@ def _product(row: ProductRow) -> messages.Product:
         max_per_user=row.max_per_user,
         low_stock=row.low_stock,
         version=row.version,
+        frozen=bool(row.frozen_reason),
+        frozen_reason=row.frozen_reason,
     )
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from grpc import StatusCode
 
@@ -16,7 +17,7 @@ from ledger.products import Adjustment, JournalKind, ProductRow, Products
 from server.errors import RefusedError, refused, unavailable
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
 from sharding.outcomes import Answer, Outcome, State
-from sharding.plans import LoadPlan
+from sharding.plans import Freeze, LoadPlan
 from sharding.stock import Stock
 
 CLOSE_LOOK_S = 0.05
@@ -68,7 +69,7 @@ class Lifecycle:
         if not wanted:
             return Loaded(plan, now=False)
         try:
-            await self._stock.load(plan)
+            await self._stock.load(plan, ask_freeze=partial(self._latest_freeze, product_id))
             await self._products.finish_load(plan)
         except LoadConflictError as error:
             raise _conflict("LOAD_CONFLICT", "the live stock is in another epoch") from error
@@ -107,6 +108,9 @@ class Lifecycle:
         if answer.outcome is not Outcome.DEDUCTED:
             raise refused(answer)
         return answer.replayed
+
+    async def _latest_freeze(self, product_id: int) -> Freeze:
+        return (await self._products.get(product_id)).freeze
 
     async def _closed_within(self, wait_s: float, row: ProductRow) -> bool:
         """Whether all shards are closed and the ledger knows it."""

@@ -22,18 +22,22 @@ from prometheus_client import (
 )
 from structlog.typing import FilteringBoundLogger
 
+from ledger.audits import Audits
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.dead_letters import DeadLetters
 from ledger.demand import Demand
 from ledger.errors import LedgerError, PartitionsDifferError, SchemaError
 from ledger.events_feed import EventsFeed
+from ledger.freezes import Freezes
 from ledger.holds import Holds
 from ledger.layouts import Layouts
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import require_schema
 from ledger.products import Products
 from server.admin import AdminService
+from server.auditing import Auditor
+from server.audits import AuditService, FreezeService
 from server.calls import Calls
 from server.demand import DemandReporter
 from server.events import EventService, Tail
@@ -269,6 +273,8 @@ class Process:
             ADMIN,
             self._admin(stock, products, overview),
             HoldService(Holds(self._database), orders, intake, grace_s),
+            self._audits(stock, products),
+            FreezeService(Freezes(self._database), stock),
         )
         self._settled.set()
         return overview
@@ -305,6 +311,11 @@ class Process:
             close_wait_s_max=settings.close_wait_s_max,
             version=_version(),
         )
+
+    def _audits(self, stock: Stock, products: Products) -> AuditService:
+        checkpoints = Checkpoints(self._database)
+        auditor = Auditor(stock, products, Audits(self._database), checkpoints)
+        return AuditService(auditor, self._settings.close_wait_s_max)
 
     def _reporter(self, stock: Stock) -> DemandReporter:
         return DemandReporter(

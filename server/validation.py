@@ -8,6 +8,7 @@ from server.errors import Violation, invalid
 from sharding.orders import HOLD_S, HOLD_S_MAX, LINES_MAX, Line, canonical
 from sharding.outcomes import Deduction
 from sharding.quantities import (
+    ACTOR_CHARS_MAX,
     ADJUSTMENT_MAX,
     BATCH_ITEMS_MAX,
     NAME_CHARS_MAX,
@@ -25,7 +26,6 @@ WATCH_INTERVAL_MS_MAX = 60_000
 WATCH_INTERVAL_MS_DEFAULT = 1_000
 BUFFER_PERCENT_DEFAULT = 5
 ORDERS_MAX = 500
-ACTOR_CHARS_MAX = 64
 MAX_PER_USER_MAX = 1_000_000_000
 """The scripts count with fewer than 16 digits."""
 CURSOR_MAX = 2**63 - 1
@@ -237,7 +237,7 @@ def cursor(value: str) -> int | None:
 def watched(*, kinds: Sequence[int], known: Collection[int], product_ids: Sequence[int]) -> None:
     """What events are to be told of; empty: all."""
     check(
-        *(_one_of(f"kinds[{i}]", kind, known) for i, kind in enumerate(kinds)),
+        *(one_of(f"kinds[{i}]", kind, known) for i, kind in enumerate(kinds)),
         between("product_ids", len(product_ids), 0, PRODUCTS_MAX),
         *(at_least(f"product_ids[{i}]", each, 1) for i, each in enumerate(product_ids)),
     )
@@ -312,6 +312,11 @@ def between(field: str, value: int, minimum: int, maximum: int) -> Violation | N
     return _violation(field, f"must be {minimum:,} to {maximum:,}")
 
 
+def one_of(field: str, value: int, known: Collection[int]) -> Violation | None:
+    """A value of an enum."""
+    return None if value in known else _violation(field, "must be a kind of the contract")
+
+
 def _line_violations(lines: Sequence[LineFields]) -> Iterator[Violation | None]:
     for index, line in enumerate(lines):
         yield at_least(f"lines[{index}].product_id", line.product_id, 1)
@@ -323,10 +328,6 @@ def _sum_violation(line: Line) -> Violation | None:
         return None
     description = f"must ask for {QUANTITY_MAX:,} units of product {line.product_id} at most"
     return _violation("lines", description)
-
-
-def _one_of(field: str, value: int, known: Collection[int]) -> Violation | None:
-    return None if value in known else _violation(field, "must be a kind of the contract")
 
 
 def _some_text(field: str, value: str, chars_max: int) -> Violation | None:

@@ -21,6 +21,8 @@ RequestId = Annotated[
     ),
 ]
 Reason = Annotated[str, typer.Option(help="Why, for the journal.", show_default=False)]
+Why = Annotated[str, typer.Option("--reason", help="Why, for the journal.", show_default=False)]
+Actor = Annotated[str, typer.Option(help="Who, for the journal.", show_default=False)]
 
 AUTOMATIC = "auto"
 
@@ -187,6 +189,22 @@ def remove(
     with session_of(context).client() as client:
         replayed = client.remove(product_id, quantity, request_id=change_id, reason=reason)
     _changed(context, f"{quantity} units removed from", product_id, change_id, replayed=replayed)
+
+
+@app.command()
+def freeze(context: typer.Context, product_id: ProductId, reason: Why, actor: Actor) -> None:
+    """Stop the sale; what is held stays held, and can be confirmed and released."""
+    with session_of(context).client() as client:
+        client.freeze(product_id, reason=reason, actor=actor)
+        _show(context, client.get_product(product_id))
+
+
+@app.command()
+def unfreeze(context: typer.Context, product_id: ProductId, reason: Why, actor: Actor) -> None:
+    """Resume the sale, whoever stopped it."""
+    with session_of(context).client() as client:
+        client.unfreeze(product_id, reason=reason, actor=actor)
+        _show(context, client.get_product(product_id))
 
 
 def _shard_count(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from inventory.client.async_stream import AsyncDeductStream
 from inventory.client.asynchronous import AsyncInventoryClient
+from inventory.client.audits import Audit, Repair, RepairSide, ShardDrift, UnitBalance
 from inventory.client.errors import (
     CursorOutOfRange,
     Frozen,
@@ -54,6 +55,7 @@ from inventory.client.synchronous import InventoryClient
 __all__ = [
     "AsyncDeductStream",
     "AsyncInventoryClient",
+    "Audit",
     "Cluster",
     "CursorOutOfRange",
     "DeductItem",
@@ -88,15 +90,19 @@ __all__ = [
     "ProductPage",
     "ProductStatus",
     "RefundRequired",
+    "Repair",
+    "RepairSide",
     "RequestMismatch",
     "Reservation",
     "Resolution",
     "Resolved",
     "RetryPolicy",
     "ServiceFault",
+    "ShardDrift",
     "ShardStock",
     "Stock",
     "Unavailable",
+    "UnitBalance",
     "UnknownOrder",
     "UnknownProduct",
     "UserLimit",

@@ -236,7 +236,7 @@ class AdminServiceServicer:
         """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
         held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
         the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-        reached now stops before it sells again.
+        reached now stops within a moment of its return, after a failover before it sells again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -85,7 +85,7 @@ class AdminServiceStub:
     """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
     held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
     the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-    reached now stops before it sells again.
+    reached now stops within a moment of its return, after a failover before it sells again.
     """
     Unfreeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]
     """Resumes the sale of a product, whoever stopped it: an operator, or the oversell breaker."""
@@ -170,7 +170,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
     held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
     the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-    reached now stops before it sells again.
+    reached now stops within a moment of its return, after a failover before it sells again.
     """
     Unfreeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]  # type: ignore[assignment]
     """Resumes the sale of a product, whoever stopped it: an operator, or the oversell breaker."""
@@ -318,7 +318,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
         held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
         the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-        reached now stops before it sells again.
+        reached now stops within a moment of its return, after a failover before it sells again.
         """
 
     @_abc_1.abstractmethod
