@@ -202,7 +202,6 @@ class Breaker:
     async def _proven_deficits(self) -> list[Evidence]:
         if time.monotonic() < self._deficits_due_s:
             return []
-        self._deficits_due_s = time.monotonic() + DEFICITS_EVERY_S
         units = {
             product_id: missing
             for product_id, missing in (await self._freezes.deficits()).items()
@@ -213,6 +212,8 @@ class Breaker:
         proven = self._deficits.proven({each: found.id for each, found in checkpoints.items()})
         for product_id in self._deficits.unmarked():
             await self._mark(product_id)
+        # While one is followed, every tick is worth a look.
+        self._deficits_due_s = time.monotonic() + (0.0 if units else DEFICITS_EVERY_S)
         return [of_deficit(product_id, units[product_id]) for product_id in proven]
 
     async def _mark(self, product_id: int) -> None:

@@ -20,7 +20,7 @@ from worker.share import Share
 from worker.waiting import wait_until
 
 TICK_S = 0.5
-AGAIN_S = 5.0
+AGAIN_S = 2.0
 """How long what all shards know is left alone: a failover may have lost it since."""
 PAGE = 1_000
 AT_ONCE_MAX = 64
