@@ -36,6 +36,8 @@ class Freezing:
                 break
             shards = Shards(self._cluster, product_id, listing.layout, earlier=listing.earlier)
             away |= await _tell(shards, freeze, shards.partitions + shards.retired)
+            if listing.is_copy:  # of which a later layout may not know
+                away.add(shards.partitions[0])
             told = listing
         return frozenset(away)
 

@@ -19,10 +19,7 @@ local stock_key, version, frozen = KEYS[1], ARGV[1], ARGV[2]
 local refusal = wrong_type(stock_key, "hash", "stock")
 if refusal then return refusal end
 if redis.call("EXISTS", stock_key) == 0 then return { "missing" } end
-local known = redis.call("HMGET", stock_key, "freeze", "frozen")
 version, frozen = latest_freeze(stock_key, version, frozen)
--- From here on it must succeed.
-if known[1] ~= version or known[2] ~= frozen then
-  redis.call("HSET", stock_key, "freeze", version, "frozen", frozen)
-end
+-- From here on it must succeed. What is known is written again, so that a WAIT behind it covers it.
+redis.call("HSET", stock_key, "freeze", version, "frozen", frozen)
 return { "done" }
