@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ledger.products import JournalKind
 from ledger.service_events import Notice
-from sharding.events import BEFORE_ALL, Counts, EventId, Sale
+from sharding.events import BEFORE_ALL, Counts, EventId, Repair, Sale
 from sharding.partitions import Checkpoint, Entry
 
 NO_COUNTS = Counts(0, 0, 0, 0)
@@ -75,7 +75,7 @@ class ShardChange:
 
     reset: bool = False
     epoch: int = 0
-    """Of a reset."""
+    """Of the last event."""
     layout_version: int = 0
     """0: as it was."""
     available: int = 0
@@ -89,6 +89,15 @@ class ShardChange:
     """BEFORE_ALL: as it was."""
     counts: Counts = NO_COUNTS
     """What the shard itself said after its last event of the batch."""
+    first_event: EventId = BEFORE_ALL
+    base: tuple[int, ...] = NO_COUNTS
+    """What the shard had before the batch, by its first event: the counts there less what that did."""
+    parted: EventId = BEFORE_ALL
+    """The first event by which the shard had something else before the batch than by the first one."""
+    ahead: Counts = NO_COUNTS
+    """What repairs add here and did not add to the live counts."""
+    damaged: str = ""
+    """Counts that the last event found damaged, with spaces between their names."""
 
 
 class SecondEffect(NamedTuple):
@@ -115,6 +124,16 @@ class Undone(NamedTuple):
     at_ms: int
     remark: str
     actor: str = ""
+
+
+class Repaired(NamedTuple):
+    """A compensation that was entered at a shard."""
+
+    shard: ShardKey
+    event_id: EventId
+    repair: Repair
+    reason: str
+    available_after: int
 
 
 class TransferKey(NamedTuple):
@@ -198,6 +217,7 @@ class LedgerBatch:
     freed: list[HoldKey] = field(default_factory=list)
     """Holds that were ended and had been begun before the batch."""
     layouts: dict[int, NewLayout] = field(default_factory=dict)
+    repairs: list[Repaired] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     """What callers are to be told of orders."""
 

@@ -49,6 +49,8 @@ class Conflict(StrEnum):
     INSUFFICIENT_STOCK = "insufficient_stock"
     LIMIT_FIXES_SHARDS = "limit_fixes_shards"
     """Passes by closing the product."""
+    DEAD_LETTERS_OPEN = "dead_letters_open"
+    """Passes by retrying or discarding them."""
     DEAD_LETTER_UNKNOWN = "dead_letter_unknown"
     DEAD_LETTER_CLOSED = "dead_letter_closed"
     """It was retried or discarded before."""

@@ -20,6 +20,7 @@ from ledger.batch import (
     Undone,
 )
 from ledger.database import Database, Transaction
+from ledger.drifts import Drift, ShardRow, note_drifts, note_repairs, shard_row
 from ledger.errors import BatchRefusedError, CheckpointMovedError, DuplicateEffectsError
 from ledger.failpoints import Failpoints
 from ledger.metrics import LedgerMetrics
@@ -28,7 +29,7 @@ from ledger.products import JournalKind, JournalType
 from ledger.service_events import Notice, publish, stock_notices
 from ledger.statements import UNION, placeholders, statement, with_rows
 from ledger.values import in_pieces
-from sharding.events import Counts, EventId
+from sharding.events import EventId
 
 STATEMENT_BYTES_MAX = 4 << 20
 """Below a quarter of the smallest default of max_allowed_packet."""
@@ -37,15 +38,6 @@ LOOKUP_KEYS_MAX = 500
 UNION_ROWS_MAX = 500
 
 log = structlog.get_logger()
-
-
-class Drift(NamedTuple):
-    """A shard whose counts in the ledger differ from what it said itself after an event."""
-
-    shard: ShardKey
-    event_id: EventId
-    ledger: Counts
-    stream: Counts
 
 
 class Findings(NamedTuple):
@@ -63,7 +55,6 @@ class Journal:
         self._database = database
         self._metrics = metrics
         self._failpoints = failpoints
-        self._drifting: dict[ShardKey, tuple[int, ...]] = {}
 
     async def apply(self, batch: LedgerBatch) -> None:
         """Write a whole batch and move its checkpoints, exactly once however often it is called.
@@ -98,28 +89,21 @@ class Journal:
         for letter in batch.letters:
             self._metrics.dead_letters.labels(letter.reason_class).inc()
         self._metrics.second_effects.inc(len(batch.seconds))
-        differing = {drift.shard for drift in found.drifts}
-        for shard in batch.shards.keys() - differing:
-            self._drifting.pop(shard, None)
         for drift in found.drifts:
             self._tell_drift(drift)
         for undone in found.unasked:
             self._tell_unasked(undone)
 
     def _tell_drift(self, drift: Drift) -> None:
-        """Once per shard until the difference changes."""
-        difference = tuple(a - b for a, b in zip(drift.ledger, drift.stream, strict=True))
-        if self._drifting.get(drift.shard) == difference:
-            return
-        self._drifting[drift.shard] = difference
+        """Once per shard until the difference changes: the ledger remembers it."""
         self._metrics.drift.inc()
         log.error(
-            "ledger and stream differ",
+            "live stock and ledger differ",
             product_id=drift.shard.product_id,
             partition=drift.shard.partition,
-            event_id=str(drift.event_id),
-            ledger=drift.ledger._asdict(),
-            stream=drift.stream._asdict(),
+            event_id=str(drift.first_event),
+            live_less_ledger=drift.units._asdict(),
+            damaged=drift.damaged,
         )
 
     def _tell_unasked(self, undone: Undone) -> None:
@@ -146,6 +130,7 @@ async def write(transaction: Transaction, batch: LedgerBatch, failpoints: Failpo
     failpoints.hit("worker.after_insert")
     await _change_holds(transaction, batch)
     unasked = await _change_outbox(transaction, batch)
+    await note_repairs(transaction, batch.repairs)
     drifts = await _change_shards(transaction, batch)
     notices = batch.notices + await _change_products(transaction, batch)
     moved = (literals.checkpoint_row(move).encode() for move in batch.moves)
@@ -278,35 +263,21 @@ async def _change_shards(transaction: Transaction, batch: LedgerBatch) -> list[D
     shards = sorted(batch.shards.items())
     reset = [literals.shard_reset_row(*shard).encode() for shard in shards if shard[1].reset]
     await _insert_rows(transaction, "shard_reset", reset)
-    found: dict[ShardKey, Counts] = {}
+    found: dict[ShardKey, ShardRow] = {}
     for start in range(0, len(shards), UNION_ROWS_MAX):
         piece = shards[start : start + UNION_ROWS_MAX]
         rows = [literals.shard_change_row(*shard).encode() for shard in piece]
         await transaction.bulk(with_rows("shard_add", rows, UNION))
         found |= await _read_shards(transaction, piece)
-    return _drifts(batch.shards, found)
+    return await note_drifts(transaction, batch, found)
 
 
 async def _read_shards(
     transaction: Transaction, shards: list[tuple[ShardKey, ShardChange]]
-) -> dict[ShardKey, Counts]:
+) -> dict[ShardKey, ShardRow]:
     keys = [key for key, _ in shards]
     sql = placeholders("shard_counts", len(keys)).replace("%s", "(%s, %s)")
-    rows = await transaction.rows(sql, list(chain.from_iterable(keys)))
-    return {ShardKey(product, partition): Counts(*counts) for product, partition, *counts in rows}
-
-
-def _drifts(
-    expected: Mapping[ShardKey, ShardChange], found: Mapping[ShardKey, Counts]
-) -> list[Drift]:
-    for key in expected.keys() - found.keys():
-        detail = f"of product {key.product_id} in partition {key.partition}"
-        raise BatchRefusedError("unknown_shard", detail)
-    return [
-        Drift(key, change.last_event, found[key], change.counts)
-        for key, change in expected.items()
-        if found[key] != change.counts
-    ]
+    return dict(map(shard_row, await transaction.rows(sql, list(chain.from_iterable(keys)))))
 
 
 async def _change_products(transaction: Transaction, batch: LedgerBatch) -> list[Notice]:

@@ -18,6 +18,7 @@ from ledger.batch import (
     NewLayout,
     Opening,
     ProductChange,
+    Repaired,
     SecondEffect,
     ShardChange,
     ShardKey,
@@ -27,7 +28,9 @@ from ledger.batch import (
 from ledger.products import JournalKind
 from ledger.service_events import Notice, ServiceEventKind
 from sharding.events import (
+    BEFORE_ALL,
     HOLD_ID,
+    Counts,
     End,
     Event,
     EventId,
@@ -196,7 +199,7 @@ def _add(
         product_id = event.product_id if event else 0
         letter = (partition, delivery.entry, product_id, "", delivery.problem)
         batch.letters.append(Letter(*letter, shard_followed=delivery.shard_follows))
-    else:
+    elif not (event and event.kind is Kind.MARK):  # a marker did nothing that could be done again
         batch.raw.append((partition, delivery.entry))
     if event is None or event.kind is Kind.OPENED:
         return
@@ -213,6 +216,9 @@ def _add_to_product(
 ) -> None:
     if event.kind is Kind.UNDO:
         batch.undone.append(_undone(partition, event))
+        return
+    if event.repair:
+        _add_repair(batch, partition, event)
         return
     here: set[str] = set()
     for told in _effects(partition, event):
@@ -239,6 +245,21 @@ def _undone(partition: int, event: Event) -> Undone:
         at_ms=event.at_ms,
         remark=f"second effect, returned by event {event.id}",
     )
+
+
+def _add_repair(batch: LedgerBatch, partition: int, event: Event) -> None:
+    """Units that appear or vanish in the ledger change the product's total."""
+    assert event.repair
+    assert event.counts
+    added = event.repair.ledger
+    change = batch.products.setdefault(event.product_id, ProductChange())
+    change.total += added.available + added.held + added.sold
+    change.available += added.available
+    change.held += added.held
+    change.sold += added.sold
+    key = ShardKey(event.product_id, partition)
+    repaired = Repaired(key, event.id, event.repair, event.reason, event.counts.available)
+    batch.repairs.append(repaired)
 
 
 def _add_units_to_product(batch: LedgerBatch, effects: Effects) -> None:
@@ -395,18 +416,37 @@ def _add_to_shard(batch: LedgerBatch, partition: int, event: Event) -> None:
         return
     key = ShardKey(event.product_id, partition)
     if event.kind is Kind.LOAD or event.joins:
-        batch.shards[key] = ShardChange(reset=True, epoch=event.epoch)
+        batch.shards[key] = ShardChange(reset=True)
     change = batch.shards.setdefault(key, ShardChange())
     _add_units(change, event)
     change.layout_version = event.layout or change.layout_version
     change.state = event.state or change.state
+    change.epoch = event.epoch
     change.last_event = event.id
     change.counts = event.counts
+    change.damaged = event.damaged
     if event.kind in (Kind.TAKE, Kind.ACK):
         _follow_transfer(batch, partition, event)
     if event.holds or event.ends:
         _add_units_of_orders(change, event)
         _follow_holds(batch, partition, event)
+    _note_parting(change, event.id, event.counts)
+
+
+def _note_parting(change: ShardChange, event_id: EventId, counts: Counts) -> None:
+    """Every event's counts less all that was done since say what the shard had before the batch. The
+    first that says something else than those before it tells where shard and stream have parted."""
+    available, held, sold, loaded = change.ahead
+    base = (
+        counts.available - change.available + available,
+        counts.held - change.held + held,
+        counts.sold - change.sold + sold,
+        counts.loaded - change.loaded + loaded,
+    )
+    if change.first_event is BEFORE_ALL:
+        change.first_event, change.base = event_id, base
+    elif change.parted is BEFORE_ALL and base != change.base:
+        change.parted = event_id
 
 
 def _follow_transfer(batch: LedgerBatch, partition: int, event: Event) -> None:
@@ -448,10 +488,22 @@ def _add_units(change: ShardChange, event: Event) -> None:
         case Kind.UNDO:
             change.available += units
             change.sold -= units
+        case Kind.REPAIR:
+            _add_repair_to_shard(change, event)
         case _:
             pass  # a deduction's units are its sales'; the other kinds move none
     change.available -= sold
     change.sold += sold
+
+
+def _add_repair_to_shard(change: ShardChange, event: Event) -> None:
+    assert event.repair
+    live, added = event.repair.live, event.repair.ledger
+    change.available += added.available
+    change.held += added.held
+    change.sold += added.sold
+    change.loaded += added.loaded
+    change.ahead = Counts(*(a + b - c for a, b, c in zip(change.ahead, added, live, strict=True)))
 
 
 def _add_units_of_orders(change: ShardChange, event: Event) -> None:

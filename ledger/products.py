@@ -15,7 +15,7 @@ from ledger.service_events import publish, stock_notices
 from ledger.statements import placeholders, statement
 from sharding.outcomes import State
 from sharding.placement import Layout
-from sharding.plans import LoadPlan, split_evenly
+from sharding.plans import Freeze, LoadPlan, split_evenly
 
 
 class JournalKind(StrEnum):
@@ -39,6 +39,12 @@ class JournalKind(StrEnum):
     """Somebody had an order released; the remark says why. Moves no units."""
     ROLLBACK = "rollback"
     """Units of a request's second effect went back to the shard that they had been taken from."""
+    REPAIR = "repair"
+    """A difference between a shard and the ledger was compensated."""
+    FREEZE = "freeze"
+    """The sale was stopped. Moves no units."""
+    UNFREEZE = "unfreeze"
+    """The sale was resumed. Moves no units."""
 
 
 class JournalType(IntEnum):
@@ -54,7 +60,10 @@ class JournalType(IntEnum):
     LAYOUT = 8
     REFUND = 9
     FORCE_RELEASE = 10
+    REPAIR = 11
     BUFFER = 12
+    FREEZE = 13
+    UNFREEZE = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,16 @@ class ProductRow:
     former_shards: str
     """Other shard counts that it had, with spaces between them."""
     version: int
+    frozen_reason: str = ""
+    """Why nothing is sold; empty: it is not frozen."""
+    frozen_by: str = ""
+    freeze_version: int = 0
+    """Grows with every decision to stop or to resume the sale."""
+
+    @property
+    def freeze(self) -> Freeze:
+        """The last of these decisions."""
+        return Freeze(self.freeze_version, frozen=bool(self.frozen_reason))
 
     @property
     def plan(self) -> LoadPlan:
@@ -109,6 +128,7 @@ class ProductRow:
             sold_before=self.sold_before,
             former_shards=tuple(map(int, self.former_shards.split())),
             max_per_user=self.max_per_user,
+            freeze=self.freeze,
         )
 
 
@@ -187,6 +207,15 @@ class Products:
 
         return await self._database.transaction(run)
 
+    async def on_sale(self, *, after: int, limit: int) -> Sequence[int]:
+        """Ids of products that are open, greater than `after`, in their order."""
+
+        async def run(transaction: Transaction) -> Sequence[int]:
+            rows = await transaction.rows(statement("product_on_sale"), (after, limit))
+            return [int(product_id) for (product_id,) in rows]
+
+        return await self._database.transaction(run)
+
     async def count_below_zero(self) -> int:
         """Products of whose available units more were used than came in, as far as is known."""
 
@@ -205,7 +234,8 @@ class Products:
 
         Returns the plan and whether it is to be carried out: True from CLOSED and from LOADING,
         which resumes the stored plan; False from OPEN, where nothing changes.
-        LedgerConflictError NOT_CLOSED while it is being closed, INSUFFICIENT_STOCK below zero.
+        LedgerConflictError NOT_CLOSED while it is being closed, INSUFFICIENT_STOCK below zero,
+        DEAD_LETTERS_OPEN while one of its events is set aside.
         """
 
         async def run(transaction: Transaction) -> tuple[LoadPlan, bool]:
@@ -216,6 +246,7 @@ class Products:
                 return row.plan, True
             require_status(row, State.CLOSED, Conflict.NOT_CLOSED)
             _require_units(row, 0)
+            await _require_no_letters(transaction, row)
             shards = min(row.shards or default_shards, partitions)
             percent = row.buffer_percent if has_buffer else 0
             buffer = row.available_stock * percent // 100
@@ -400,6 +431,17 @@ async def _require_layout(transaction: Transaction, row: ProductRow) -> None:
         raise LedgerConflictError(
             Conflict.LAYOUT_CHANGING,
             f"the shard count of product {row.product_id} is being changed; call again",
+        )
+
+
+async def _require_no_letters(transaction: Transaction, row: ProductRow) -> None:
+    """What an event sold that was set aside is among the available units: it would be sold again."""
+    letter = await transaction.row(statement("dead_letter_of"), (row.product_id,))
+    if letter is not None:
+        raise LedgerConflictError(
+            Conflict.DEAD_LETTERS_OPEN,
+            f"dead letter {letter[0]} of product {row.product_id} is open, and its units would be sold "
+            "again: retry or discard it first",
         )
 
 

@@ -5,6 +5,8 @@
 -- in, so available_stock and total_stock can be below zero for a while. Held and sold units never move. released_stock: units that
 -- have left the buffer for the shards since the product was loaded. Below buffer_release_below available
 -- units in the shards the buffer is released by itself; 0: never.
+-- frozen_… is the last decision to stop or to resume the sale: why and by whom, '' while it is not;
+-- freeze_version grows with each, 0: there was none.
 CREATE TABLE product_inventory (
     product_id       BIGINT       NOT NULL,
     name             VARCHAR(200) NOT NULL DEFAULT '',
@@ -26,6 +28,9 @@ CREATE TABLE product_inventory (
     load_pool        BIGINT       NOT NULL DEFAULT 0,
     sold_before      BIGINT       NOT NULL DEFAULT 0,
     former_shards    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    frozen_reason    VARCHAR(200) NOT NULL DEFAULT '',
+    frozen_by        VARCHAR(64)  NOT NULL DEFAULT '',
+    freeze_version   BIGINT       NOT NULL DEFAULT 0,
     version          BIGINT       NOT NULL DEFAULT 0,
     create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     update_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
@@ -44,11 +49,11 @@ CREATE TABLE product_inventory (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The journal: one row per operation. type: 1 reserve, 2 confirm, 3 release, 4 rollback, 5 deduct,
--- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release, 12 buffer. quantity is negative where units left the
--- available stock, or the held ones for the sold ones. partition_id and the event id say which stream entry
--- told of it; NULL and 0: it did not come by a stream. A rollback has those of the second effect that it
--- brought back. actor: who asked for it, where somebody said so. available_after: available units of the shard
--- just after the operation; of the product where it did not come by a stream; NULL: not known.
+-- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release, 11 repair, 12 buffer, 13 freeze, 14 unfreeze. quantity is
+-- negative where units left the available stock, or the held ones for the sold ones. partition_id and the
+-- event id say which stream entry told of it; NULL and 0: it did not come by a stream. A rollback has those of
+-- the second effect that it brought back. actor: who asked for it, where somebody said so. available_after:
+-- available units of the shard just after the operation; of the product where it did not come by a stream; NULL: not known.
 CREATE TABLE inventory_log (
     id               BIGINT       NOT NULL AUTO_INCREMENT,
     product_id       BIGINT       NOT NULL,
@@ -330,4 +335,33 @@ CREATE TABLE user_units (
     units      BIGINT NOT NULL,
     PRIMARY KEY (product_id, user_id),
     CONSTRAINT user_units_not_negative CHECK (units >= 0)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Shards whose own counts differ from the ledger's at the same event: live less ledger. A shard has one open
+-- row at most; is_open is NULL once it agrees again, and state says how that came: repaired, or passed.
+-- damaged names live counts that no script has written. first_… is the first event that tells of the
+-- difference, last_… the one at which it became what it is; changes counts how often it did.
+CREATE TABLE shard_drift (
+    id               BIGINT      NOT NULL AUTO_INCREMENT,
+    product_id       BIGINT      NOT NULL,
+    partition_id     SMALLINT    NOT NULL,
+    epoch            BIGINT      NOT NULL,
+    is_open          TINYINT     NULL DEFAULT 1,
+    state            VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'open',
+    available        BIGINT      NOT NULL,
+    held             BIGINT      NOT NULL,
+    sold             BIGINT      NOT NULL,
+    loaded           BIGINT      NOT NULL,
+    damaged          VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    first_generation BIGINT UNSIGNED NOT NULL,
+    first_number     BIGINT UNSIGNED NOT NULL,
+    last_generation  BIGINT UNSIGNED NOT NULL,
+    last_number      BIGINT UNSIGNED NOT NULL,
+    changes          INT         NOT NULL DEFAULT 0,
+    create_time      DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    update_time      DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    UNIQUE KEY one_open (is_open, product_id, partition_id),
+    KEY by_product (product_id, id),
+    CONSTRAINT shard_drift_state_known CHECK (state IN ('open', 'repaired', 'passed'))
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -7,15 +7,12 @@ from inventory.v1 import admin_pb2 as messages
 from ledger.buffers import Buffers, Release
 from ledger.products import JournalKind, ProductRow, Products, ProductSettings
 from server import validation
-from server.calls import Context, remaining_s
+from server.calls import Context, wait_s
 from server.errors import Violation
 from server.lifecycle import Correction, Lifecycle, Loaded
 from server.overview import ClusterState, PartitionState
 from server.stocks import STATUSES
 from sharding.placement import is_shard_count
-
-ANSWER_S = 0.5
-"""What is left of a caller's deadline for the answer, when a call waits for something."""
 
 
 class ShardCounts(Protocol):
@@ -33,7 +30,8 @@ class Views(Protocol):
 @dataclass(frozen=True, slots=True)
 class AdminService:
     """One method for each call of the contract that this version has, by its name in snake_case;
-    those on holds are in server/holds.py, on the journal in server/journal.py."""
+    those on holds are in server/holds.py, on the journal in server/journal.py, on audits and freezing in
+    server/audits.py."""
 
     products: Products
     lifecycle: Lifecycle
@@ -84,7 +82,9 @@ class AdminService:
     ) -> messages.CloseResponse:
         """Take a product off sale."""
         validation.product_id(request.product_id)
-        row = await self.lifecycle.close(request.product_id, wait_s=self._wait_s(context))
+        row = await self.lifecycle.close(
+            request.product_id, wait_s=wait_s(context, self.close_wait_s_max)
+        )
         return messages.CloseResponse(product=_product(row))
 
     async def restock(
@@ -110,7 +110,7 @@ class AdminService:
             _shard_count(request.shards, self.partitions),
         )
         version = await self.resharding.set_shards(
-            request.product_id, request.shards, wait_s=self._wait_s(context)
+            request.product_id, request.shards, wait_s=wait_s(context, self.close_wait_s_max)
         )
         return messages.SetShardsResponse(layout_version=version)
 
@@ -144,13 +144,6 @@ class AdminService:
             schema_version=state.schema_version,
             mode=state.mode.value,
         )
-
-    def _wait_s(self, context: Context) -> float:
-        """How long a call may wait for a worker; what is left of a short deadline is shared."""
-        left_s = remaining_s(context)
-        if left_s is None:
-            return self.close_wait_s_max
-        return min(self.close_wait_s_max, max(left_s - ANSWER_S, left_s / 2))
 
 
 def _check_product(request: messages.PutProductRequest, partitions: int) -> None:
@@ -227,6 +220,8 @@ def _product(row: ProductRow) -> messages.Product:
         low_stock=row.low_stock,
         buffer_release_below=row.buffer_release_below,
         version=row.version,
+        frozen=bool(row.frozen_reason),
+        frozen_reason=row.frozen_reason,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, Protocol, Self
 from grpc import StatusCode
 from prometheus_client import CollectorRegistry
 
+from ledger.audits import Audits
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.demand import Demand
@@ -18,6 +19,9 @@ from ledger.layouts import Layouts
 from ledger.modes import Engine, claim_for_mysql
 from ledger.products import Products
 from server.admin import ShardCounts, Views
+from server.auditing import Auditor, LedgerAuditor
+from server.audits import Audits as Auditing
+from server.audits import FreezableStock
 from server.calls import Context
 from server.demand import DemandReporter
 from server.errors import RefusedError
@@ -39,7 +43,9 @@ from sharding.stock import Stock
 LEDGERS = 1
 
 
-class SellingStock(DeductingStock, ReadableStock, ResolvingStock, LoadableStock, Protocol):
+class SellingStock(
+    DeductingStock, ReadableStock, ResolvingStock, LoadableStock, FreezableStock, Protocol
+):
     """All that is asked of a stock."""
 
     async def drain(self) -> None: ...
@@ -68,6 +74,8 @@ class SellingEngine(Protocol):
         ...
 
     def lifecycle(self, products: Products) -> Lifecycle: ...
+
+    def auditor(self, products: Products) -> Auditing: ...
 
     def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         """Work beside the calls, by name, until `ended`."""
@@ -126,6 +134,11 @@ class RedisEngine:
             default_shards=self._settings.default_shards,
         )
 
+    def auditor(self, products: Products) -> Auditing:
+        """Every shard is compared with the ledger."""
+        checkpoints = Checkpoints(self._database)
+        return Auditor(self.stock, products, Audits(self._database), checkpoints)
+
     def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         """The workers are told of the demand."""
         reporter = DemandReporter(
@@ -151,6 +164,7 @@ class MysqlEngine:
         self, settings: ServerSettings, database: Database, registry: CollectorRegistry
     ) -> None:
         metrics = EngineMetrics(registry)
+        self._database = database
         self.stock = LedgerStock(database, metrics, Manner(settings.mysql_sales))
         self.orders = LedgerOrders(
             database, record_ttl_s=settings.record_ttl_s, grace_s=settings.confirm_grace_s
@@ -169,6 +183,10 @@ class MysqlEngine:
     def lifecycle(self, products: Products) -> Lifecycle:
         """All units of a product are in one place, on sale or not."""
         return Lifecycle(self.stock, products, partitions=1, default_shards=1, has_buffer=False)
+
+    def auditor(self, _products: Products) -> Auditing:
+        """The ledger is all there is."""
+        return LedgerAuditor(Audits(self._database))
 
     def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         """Orders end when their time is over."""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from grpc import StatusCode
@@ -16,8 +17,9 @@ from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, ProductRow, Products
 from server.errors import RefusedError, refused, unavailable
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
+from sharding.loading import AskFreeze
 from sharding.outcomes import Answer, Outcome, State
-from sharding.plans import LoadPlan
+from sharding.plans import Freeze, LoadPlan
 
 CLOSE_LOOK_S = 0.05
 """Time between two looks at how far the worker has come with a close."""
@@ -46,7 +48,7 @@ class Correction:
 class LoadableStock(Protocol):
     """What of a stock puts products on sale, takes them off and corrects them."""
 
-    async def load(self, plan: LoadPlan) -> None: ...
+    async def load(self, plan: LoadPlan, *, ask_freeze: AskFreeze) -> None: ...
 
     async def close(self, product_id: int, epoch: int) -> int: ...
 
@@ -95,7 +97,7 @@ class Lifecycle:
         if not wanted:
             return Loaded(plan, now=False)
         try:
-            await self._stock.load(plan)
+            await self._stock.load(plan, ask_freeze=partial(self._latest_freeze, product_id))
             await self._products.finish_load(plan)
         except LoadConflictError as error:
             raise _conflict("LOAD_CONFLICT", "the live stock is in another epoch") from error
@@ -134,6 +136,9 @@ class Lifecycle:
         if answer.outcome is not Outcome.DEDUCTED:
             raise refused(answer)
         return answer.replayed
+
+    async def _latest_freeze(self, product_id: int) -> Freeze:
+        return (await self._products.get(product_id)).freeze
 
     async def _closed_within(self, wait_s: float, row: ProductRow) -> bool:
         """Whether all shards are closed and the ledger knows it."""

@@ -28,6 +28,7 @@ from ledger.dead_letters import DeadLetters
 from ledger.errors import EngineDiffersError, LedgerError, PartitionsDifferError, SchemaError
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
+from ledger.freezes import Freezes
 from ledger.holds import Holds
 from ledger.letter_retries import LetterRetries
 from ledger.metrics import LedgerMetrics
@@ -36,6 +37,7 @@ from ledger.modes import Engine
 from ledger.products import Products
 from ledger.timeline import Timeline
 from server.admin import AdminService
+from server.audits import AuditService, FreezeService
 from server.calls import Calls
 from server.engines import MysqlEngine, RedisEngine, SellingEngine, claim
 from server.events import EventService, Tail
@@ -272,6 +274,8 @@ class Process:
             self._admin(engine, products),
             HoldService(Holds(self._database), engine.orders, intake, grace_s),
             self._journal(),
+            AuditService(engine.auditor(products), self._settings.close_wait_s_max),
+            FreezeService(Freezes(self._database), engine.stock),
         )
         self._settled.set()
 

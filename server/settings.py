@@ -50,7 +50,7 @@ class ServerSettings(StockSettings, LedgerSettings, DemandSettings):
     """Batches of one stream that are under way."""
     stream_age_s_max: Annotated[int, Field(ge=1, le=86_400)] = 600
     close_wait_s_max: Annotated[int, Field(ge=1, le=600)] = 60
-    """How long Close and SetShards wait for the worker if the caller sets no deadline."""
+    """How long Close, SetShards, Audit and Repair wait for the worker if the caller sets no deadline."""
 
     drain_notice_s: Annotated[float, Field(ge=0, le=60)] = 1
     """From not being ready any more to refusing calls: time for load balancers to notice."""

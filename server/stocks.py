@@ -83,6 +83,7 @@ def _at_rest(row: ProductRow) -> messages.Stock:
         buffer=row.buffer_stock,
         sold=row.sold_count,
         total=row.total_stock,
+        frozen=bool(row.frozen_reason),
         layout_version=row.layout_version,
         # What was sold just before Close may still be on its way to the ledger.
         inexact=row.status is not State.CLOSED,

@@ -262,7 +262,7 @@ def cursor(value: str) -> int | None:
 def watched(*, kinds: Sequence[int], known: Collection[int], product_ids: Sequence[int]) -> None:
     """What events are to be told of; empty: all."""
     check(
-        *(_one_of(f"kinds[{i}]", kind, known) for i, kind in enumerate(kinds)),
+        *(one_of(f"kinds[{i}]", kind, known) for i, kind in enumerate(kinds)),
         between("product_ids", len(product_ids), 0, PRODUCTS_MAX),
         *(at_least(f"product_ids[{i}]", each, 1) for i, each in enumerate(product_ids)),
     )
@@ -346,6 +346,11 @@ def between(field: str, value: int, minimum: int, maximum: int) -> Violation | N
     if minimum <= value <= maximum:
         return None
     return _violation(field, f"must be {minimum:,} to {maximum:,}")
+
+
+def one_of(field: str, value: int, known: Collection[int]) -> Violation | None:
+    """A value of an enum."""
+    return None if value in known else _violation(field, "must be a kind of the contract")
 
 
 def _line_violations(lines: Sequence[LineFields]) -> Iterator[Violation | None]:

@@ -44,6 +44,7 @@ _END = re.compile(
     "((?:order|retake) ([0-9]{1,19}) [0-9]{1,19}):([CREAKF]):([0-9]{1,7}):([0-9]{1,19})"
 )
 _DECISION = re.compile("([0-9]{1,19}):([PHCREAKTF]):([0-9]{1,19})")
+_CHANGES = re.compile("(?:-?[0-9]{1,16}(?: |$)){4}")
 _EVENT_ID = re.compile("[0-9]{1,19}-[0-9]{1,19}")
 
 
@@ -84,6 +85,10 @@ class Kind(StrEnum):
     """Holds ended at the shard (`ends`), orders were decided at their coordinator (`decisions`)."""
     TOMBSTONE = "tombstone"
     """A request that never came was decided never to take effect. No count changed."""
+    MARK = "mark"
+    """Nothing was done: the shard's counts, to be compared with the ledger's at this very point."""
+    REPAIR = "repair"
+    """A difference between the shard and the ledger was compensated (`repair`)."""
 
 
 class EventId(NamedTuple):
@@ -172,6 +177,17 @@ class Decision(NamedTuple):
     state: OrderState
 
 
+class Repair(NamedTuple):
+    """What compensates the difference `drift_id` of the ledger; all four counts of both are signed."""
+
+    drift_id: int
+    live: Counts
+    """What was added to the shard's own counts."""
+    ledger: Counts
+    """What the ledger is to add to its counts of the shard, and of the product."""
+    actor: str
+
+
 class MalformedEventError(ValueError):
     """An entry that no script of ours writes; the text says what is wrong with it."""
 
@@ -216,6 +232,9 @@ class Event:
     """Requests of a list whose units were held for an order."""
     ends: tuple[End, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    damaged: str = ""
+    """Counts that a mark found damaged, with spaces between their names."""
+    repair: Repair | None = None
 
 
 RawFields = Mapping[bytes, bytes]
@@ -238,7 +257,7 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
     if kind is Kind.OPENED:
         return Event(event_id, kind, at_ms)
     moves = kind in (Kind.TAKE, Kind.PUT, Kind.ACK)
-    counts = None if kind is Kind.RESHARD else _counts(fields)
+    counts = None if kind is Kind.RESHARD else _counts(kind, fields)
     sales, holds = _taken(kind, fields, counts)
     return Event(
         event_id,
@@ -264,11 +283,13 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         holds=holds,
         ends=_ends(kind, fields, counts),
         decisions=tuple(map(_decision, _list(kind, fields, b"decisions"))),
+        damaged=_text(fields, b"damaged", 0, 64) if kind is Kind.MARK else "",
+        repair=_repair(fields) if kind is Kind.REPAIR else None,
     )
 
 
 _OF_ONE_REQUEST = frozenset((Kind.RESTOCK, Kind.REMOVE, Kind.UNDO, Kind.TOMBSTONE))
-_WITH_REASON = frozenset((Kind.RESTOCK, Kind.REMOVE, Kind.RESHARD))
+_WITH_REASON = frozenset((Kind.RESTOCK, Kind.REMOVE, Kind.RESHARD, Kind.REPAIR))
 _WITH_LAYOUT = frozenset((Kind.LOAD, Kind.LAYOUT, Kind.RESHARD))
 _PARTITIONS_MAX = 960
 
@@ -294,13 +315,31 @@ def _kind(fields: RawFields) -> Kind:
         raise MalformedEventError(f"unknown kind {_short(text)}") from None
 
 
-def _counts(fields: RawFields) -> Counts:
+def _counts(kind: Kind, fields: RawFields) -> Counts:
+    """Only a mark tells of counts below zero; every other script refuses a shard that has one."""
+    minimum = -EPOCH_MAX if kind is Kind.MARK else 0
     return Counts(
-        available=_integer(fields, b"available", minimum=0, maximum=EPOCH_MAX),
-        held=_integer(fields, b"held", minimum=0, maximum=EPOCH_MAX),
-        sold=_integer(fields, b"sold", minimum=0, maximum=EPOCH_MAX),
+        available=_integer(fields, b"available", minimum=minimum, maximum=EPOCH_MAX),
+        held=_integer(fields, b"held", minimum=minimum, maximum=EPOCH_MAX),
+        sold=_integer(fields, b"sold", minimum=minimum, maximum=EPOCH_MAX),
         loaded=_integer(fields, b"loaded", minimum=-EPOCH_MAX, maximum=EPOCH_MAX),
     )
+
+
+def _repair(fields: RawFields) -> Repair:
+    return Repair(
+        drift_id=_integer(fields, b"drift", minimum=1, maximum=EPOCH_MAX),
+        live=_changes(fields, b"live"),
+        ledger=_changes(fields, b"ledger"),
+        actor=_text(fields, b"actor", 0, ACTOR_CHARS_MAX),
+    )
+
+
+def _changes(fields: RawFields, name: bytes) -> Counts:
+    text = _text(fields, name, 7, 80)
+    if not _CHANGES.fullmatch(text):
+        raise MalformedEventError(f"{name.decode()} is not four whole numbers")
+    return Counts(*map(int, text.split()))
 
 
 def _quantity(kind: Kind, fields: RawFields) -> int:

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgpack import packb
+
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
 from sharding.errors import StockUnavailableError
-from sharding.events import EventId, Status
+from sharding.events import Counts, EventId, Repair, Status
 from sharding.outcomes import Reason, State
 from sharding.packing import NO_REQUESTS
 from sharding.placement import Layout, ledger_of
-from sharding.plans import LoadPlan
+from sharding.plans import NEVER_FROZEN, Freeze, LoadPlan
 from sharding.scripts import script
 
 LEDGERS = 1
@@ -34,6 +36,9 @@ _RESOLVE = script("resolve")
 _UNDO = script("undo")
 _TELL = script("tell")
 _BUFFER = script("buffer")
+_MARK = script("mark")
+_REPAIR = script("repair")
+_FREEZE = script("freeze")
 
 
 class Served(NamedTuple):
@@ -130,6 +135,16 @@ class Brought(NamedTuple):
 
     word: str
     units: int = 0
+
+
+class Marker(NamedTuple):
+    """An entry of a shard's stream that tells its counts; `damaged` names those that no script has
+    written."""
+
+    partition: int
+    event_id: EventId
+    damaged: str
+    counts: Counts
 
 
 class MissingShardError(Exception):
@@ -316,16 +331,95 @@ class Shards:
         assert isinstance(units, int)
         return Brought(word, units)
 
-    async def tell(self, partition: int, *, epoch: int, version: int, serves: bool) -> str:
-        """Tell one shard of a layout. Returns the script's word."""
+    async def tell(
+        self,
+        partition: int,
+        *,
+        epoch: int,
+        version: int,
+        serves: bool,
+        freeze: Freeze = NEVER_FROZEN,
+    ) -> str:
+        """Tell one shard of a layout, and whether the product is frozen. Returns the script's word."""
         reply = await self._cluster.run(
             _TELL,
             partition,
             (*self._keys_of(partition).shard, self._keys_of(partition).orders[1]),
-            (self._product, str(epoch), str(version), str(int(serves))),
+            (
+                self._product,
+                str(epoch),
+                str(version),
+                str(int(serves)),
+                str(freeze.version),
+                str(int(freeze.frozen)),
+            ),
             lane=LaneKind.MOVE,
         )
         return _word(reply)
+
+    async def mark(self, partition: int, *, epoch: int) -> Marker | None:
+        """Have one shard's counts told in its stream; None: it has another epoch."""
+        reply = await self._cluster.run(
+            _MARK,
+            partition,
+            self._keys_of(partition).shard,
+            (self._product, str(epoch)),
+            lane=LaneKind.WRITE,
+        )
+        if _word(reply) != "done":
+            return None
+        _, generation, number, damaged, *counts = reply
+        assert isinstance(generation, int)
+        assert isinstance(number, int)
+        assert isinstance(damaged, bytes)
+        units = [each for each in counts if isinstance(each, int)]
+        event_id = EventId(generation, number)
+        return Marker(partition, event_id, damaged.decode(), Counts(*units))
+
+    async def repair(
+        self, partition: int, repair: Repair, *, epoch: int, call: str, reason: str
+    ) -> tuple[str, bool]:
+        """Enter a compensation. Returns the script's word, and whether this very call entered it."""
+        reply = await self._cluster.run(
+            _REPAIR,
+            partition,
+            self._keys_of(partition).shard,
+            (
+                self._product,
+                str(epoch),
+                str(repair.drift_id),
+                call,
+                packb(repair.live),
+                packb(repair.ledger),
+                repair.actor,
+                reason,
+            ),
+            lane=LaneKind.MOVE,
+        )
+        word = _word(reply)
+        return word, word == "done" and reply[3] == 1
+
+    async def freeze(self, partition: int, freeze: Freeze) -> None:
+        """Tell one shard of the last decision to stop or to resume the sale, open or not."""
+        reply = await self._cluster.run_unfenced(
+            _FREEZE,
+            partition,
+            self._keys_of(partition).shard[1:2],
+            (str(freeze.version), str(int(freeze.frozen))),
+            lane=LaneKind.MOVE,
+        )
+        if _word(reply) != "done":
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} stock")
+
+    async def freeze_of(self, partition: int) -> Freeze:
+        """The last such decision that one shard knows; none of a shard without a key."""
+        key = self._keys_of(partition).shard[1]
+        reply = await self._cluster.command(
+            partition, "HMGET", key, "freeze", "frozen", lane=LaneKind.READ, hasty=True
+        )
+        assert isinstance(reply, list)
+        version, frozen = reply
+        return Freeze(int(version or 0), frozen=frozen == b"1")
 
     async def ack(self, transfer: OpenTransfer) -> None:
         """Close a take's note, after its put."""
@@ -464,6 +558,8 @@ class Shards:
                 str(plan.sold_before),
                 " ".join(map(str, plan.former_shards)),
                 str(plan.max_per_user),
+                str(plan.freeze.version),
+                str(int(plan.freeze.frozen)),
             ),
             lane=LaneKind.MOVE,
         )

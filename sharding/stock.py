@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from sharding.answers import CLOSED, SOLD_OUT, unavailable
+from sharding.auditing import Auditing, Marked
 from sharding.balancing import Balancing
 from sharding.batches import Batch
 from sharding.catalogue import Catalogue, Product
@@ -13,10 +14,11 @@ from sharding.cluster import Cluster
 from sharding.corrections import CLOSED_LOOKS, Correction, Corrections
 from sharding.directory import Directory, Listing
 from sharding.errors import StockUnavailableError
-from sharding.events import EventId
+from sharding.events import EventId, Repair
+from sharding.freezing import Freezing
 from sharding.home import Group, Home, HomeContext, refuse
 from sharding.layouts import Layouts
-from sharding.loading import Loading
+from sharding.loading import AskFreeze, Loading
 from sharding.metrics import StockMetrics
 from sharding.notes import NOTE_S, Note
 from sharding.outcomes import (
@@ -30,7 +32,7 @@ from sharding.outcomes import (
     State,
 )
 from sharding.placement import Layout, home_shard
-from sharding.plans import LoadPlan
+from sharding.plans import Freeze, LoadPlan
 from sharding.resolving import Resolving
 from sharding.shards import Found, MissingShardError, OpenTransfer, ShardReading, Shards
 from sharding.shortage import Survey
@@ -68,6 +70,8 @@ class Stock:
         self._balancing = Balancing(self._catalogue)
         self._layouts = Layouts(cluster, directory, self._catalogue, self._balancing)
         self._resolving = Resolving(cluster, directory)
+        self._auditing = Auditing(cluster, directory)
+        self._freezing = Freezing(cluster, directory)
         self._reroute_s_max = cluster.settings.redis_patience_ms / 1_000
         self._queued = 0
 
@@ -141,12 +145,14 @@ class Stock:
         wanted = Correction("remove", product_id, request_id, quantity, reason, actor)
         return await self._tasks.whole(self._corrections.apply(wanted), "remove")
 
-    async def load(self, plan: LoadPlan) -> None:
+    async def load(self, plan: LoadPlan, *, ask_freeze: AskFreeze | None = None) -> None:
         """Put a product's units into its shards and open them. Repeating it changes nothing.
 
-        LoadConflictError if a shard is in another epoch; StockUnavailableError: call again.
+        `ask_freeze` is called when all shards are there, before the first one opens: what it says
+        counts, and not the plan's. LoadConflictError if a shard is in another epoch;
+        StockUnavailableError: call again.
         """
-        await self._tasks.whole(self._loading.load(plan), "load")
+        await self._tasks.whole(self._loading.load(plan, ask_freeze), "load")
 
     async def close(self, product_id: int, epoch: int) -> int:
         """Stop every shard, finish transfers, give the units back; returns the number of shards.
@@ -235,6 +241,25 @@ class Stock:
             return None
         await self.outlive_notes([product_id])
         return units
+
+    async def mark(self, product_id: int) -> Marked | None:
+        """Have every shard's counts told in its stream; see Auditing.mark."""
+        return await self._tasks.whole(self._auditing.mark(product_id), "mark")
+
+    async def repair(
+        self, product_id: int, partition: int, repair: Repair, *, epoch: int, reason: str
+    ) -> bool:
+        """Compensate a difference from the ledger, once; see Auditing.repair."""
+        work = self._auditing.repair(product_id, partition, repair, epoch=epoch, reason=reason)
+        return await self._tasks.whole(work, "repair")
+
+    async def freeze(self, product_id: int, freeze: Freeze) -> frozenset[int]:
+        """Stop or resume the sale at every shard that can be reached; see Freezing.apply."""
+        return await self._tasks.whole(self._freezing.apply(product_id, freeze), "freeze")
+
+    async def freeze_at(self, partition: int, product_id: int, freeze: Freeze) -> None:
+        """The same at one partition, open or not; see Freezing.apply_at."""
+        await self._freezing.apply_at(partition, product_id, freeze)
 
     async def open_transfers(self, product_id: int) -> frozenset[OpenTransfer]:
         """The transfers of a product that are open now. StockUnavailableError."""

@@ -17,6 +17,7 @@ from prometheus_client import start_http_server as serve_metrics
 from pydantic import ValidationError
 from structlog.tracebacks import ExceptionDictTransformer
 
+from ledger.audits import Audits
 from ledger.buffers import Buffers
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database, backoff_s
@@ -29,6 +30,7 @@ from ledger.errors import (
 )
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
+from ledger.freezes import Freezes
 from ledger.journal import Journal
 from ledger.layouts import Layouts
 from ledger.leases import Leases
@@ -48,10 +50,13 @@ from sharding.settings import parse_address
 from sharding.shards import LEDGERS
 from sharding.stock import Stock
 from worker.applier import Applier
+from worker.audit import Audit
+from worker.breaker import Breaker, Suspects
 from worker.buffers import BufferKeeper, Releases
 from worker.demand import DemandKeeper
 from worker.drain import Drain
 from worker.expiry import Expiry
+from worker.freezes import FreezeKeeper, PartitionFreezes
 from worker.keeper import Keeper
 from worker.layouts import Reshaper
 from worker.metrics import WorkerMetrics
@@ -120,10 +125,11 @@ async def _work(
         loops: dict[str, _Loop] = {
             "tenancy": tenancy,
             "expiry": Expiry(share, orders, metrics),
-            **_of_streams(share, cluster, database, journal, settings, metrics, failpoints),
+            **_of_streams(share, stock, cluster, database, journal, settings, metrics, failpoints),
             **_of_stock(share, stock, database, metrics),
             **_of_buffers(share, stock, database, settings, metrics, failpoints),
             **_of_layouts(share, stock, database, settings, metrics),
+            **_of_audits(share, stock, database, settings, metrics),
         }
         await _run_until_stopped(stop, loops)
 
@@ -134,6 +140,7 @@ class _Loop(Protocol):
 
 def _of_streams(
     share: Share,
+    stock: Stock,
     cluster: Cluster,
     database: Database,
     journal: Journal,
@@ -148,7 +155,9 @@ def _of_streams(
     upkeep = LedgerUpkeep(
         RawEvents(database), EventsFeed(database), Products(database), settings, metrics
     )
-    keeper = Keeper(share, partitions, Openings(database), upkeep, settings, metrics, failpoints)
+    freezes = PartitionFreezes(Freezes(database), stock)
+    openings = Openings(database)
+    keeper = Keeper(share, partitions, openings, freezes, upkeep, settings, metrics, failpoints)
     return {"drain": drain, "keeper": keeper}
 
 
@@ -193,6 +202,32 @@ def _of_layouts(
     return {
         "layouts": Reshaper(share, stock, layouts, settings, metrics),
         "demand": DemandKeeper(share, stock, Demand(database), layouts, settings, metrics),
+    }
+
+
+def _of_audits(
+    share: Share,
+    stock: Stock,
+    database: Database,
+    settings: WorkerSettings,
+    metrics: WorkerMetrics,
+) -> Mapping[str, _Loop]:
+    """What compares live stock and ledger, and stops the sale of what may be oversold."""
+    audits, freezes = Audits(database), Freezes(database)
+    checkpoints, suspects = Checkpoints(database), Suspects()
+    return {
+        "audit": Audit(
+            share,
+            stock,
+            Products(database),
+            audits,
+            checkpoints,
+            suspects,
+            settings,
+            metrics,
+        ),
+        "breaker": Breaker(share, stock, freezes, audits, checkpoints, suspects, settings, metrics),
+        "freezes": FreezeKeeper(share, stock, freezes, settings, metrics),
     }
 
 

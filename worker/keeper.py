@@ -15,6 +15,7 @@ from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
 from sharding.partitions import PartitionHead, Partitions
 from worker.drain import LEDGER
+from worker.freezes import PartitionFreezes
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 from worker.share import Share
@@ -38,6 +39,7 @@ class Keeper:
         share: Share,
         partitions: Partitions,
         openings: Openings,
+        freezes: PartitionFreezes,
         upkeep: LedgerUpkeep,
         settings: WorkerSettings,
         metrics: WorkerMetrics,
@@ -46,6 +48,7 @@ class Keeper:
         self._share = share
         self._partitions = partitions
         self._openings = openings
+        self._freezes = freezes
         self._latest: dict[int, int] = {}
         self._upkeep = upkeep
         self._settings = settings
@@ -133,6 +136,7 @@ class Keeper:
         if time.monotonic() < refusal.until_s:
             return head
         try:
+            await self._freezes.apply(partition)
             opening = await self._openings.begin(partition, above=head.generation)
             opened = await self._partitions.open(
                 partition, [opening.checkpoint], opening=opening.generation

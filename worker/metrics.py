@@ -177,6 +177,38 @@ class WorkerMetrics:
             "Times that an order was put aside because its record or its hold makes no sense",
             registry=registry,
         )
+        self.audit_markers = Counter(
+            "inventory_worker_audit_markers_total",
+            "Shards whose counts were told in their stream, to be compared with the ledger's",
+            registry=registry,
+        )
+        self.audit_success = Gauge(
+            "inventory_worker_audit_last_success_timestamp_seconds",
+            "When every shard of this worker's products was last known to be compared; at first, now",
+            registry=registry,
+        )
+        self.drifts_open = Gauge(
+            "inventory_worker_drifts_open",
+            "Shards of this worker's products that differ from the ledger",
+            registry=registry,
+        )
+        self.drift_units = Gauge(
+            "inventory_worker_drift_units",
+            "Units that these shards have elsewhere than the ledger has them",
+            registry=registry,
+        )
+        self.trips = Counter(
+            "inventory_worker_breaker_trips_total",
+            "Products frozen because they may be oversold, by what spoke for it",
+            ["evidence"],
+            registry=registry,
+        )
+        self.frozen = Gauge(
+            "inventory_worker_frozen_products",
+            "Products of this worker that are frozen, by who has stopped them",
+            ["cause"],
+            registry=registry,
+        )
         self.orders_lag_seconds = Gauge(
             "inventory_worker_orders_lag_seconds",
             "For how long the oldest order of the served partitions has been due, or one of the"

@@ -12,7 +12,9 @@ _OFF_SALE = {
     State.CLOSED: Answer(Outcome.FROZEN, reason=Reason.PRODUCT_CLOSED),
 }
 
+_FROZEN = Answer(Outcome.FROZEN, reason=Reason.PRODUCT_FROZEN)
+
 
 def objection(row: ProductRow) -> Answer | None:
     """What every request ends as that nobody has heard of before; None: nothing stands against it."""
-    return _OFF_SALE.get(row.status)
+    return _FROZEN if row.frozen_reason else _OFF_SALE.get(row.status)

@@ -1,7 +1,7 @@
 """The stock of all products where MySQL is all there is; offers what sharding.stock.Stock does."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from ledger.database import Database, Transaction
@@ -23,7 +23,7 @@ from sharding.outcomes import (
     Resolved,
     ShardStock,
 )
-from sharding.plans import LoadPlan
+from sharding.plans import Freeze, LoadPlan
 from sharding.tasks import Tasks
 
 QUEUED_REQUESTS_MAX = 50_000
@@ -105,8 +105,14 @@ class LedgerStock:
         wanted = Correction(kind, product_id, request_id, quantity, reason, actor)
         return await self._tasks.whole(self._corrections.apply(wanted), "remove")
 
-    async def load(self, plan: LoadPlan) -> None:
+    async def load(self, plan: LoadPlan, *, ask_freeze: object) -> None:
         """Nothing: the units of a product that goes on sale are where they are sold from."""
+
+    async def freeze(self, product_id: int, freeze: Freeze) -> None:
+        """Nothing: the decision is read with every request."""
+
+    async def outlive_notes(self, product_ids: Iterable[int]) -> None:
+        """Nothing: nobody is refused by what was read before."""
 
     async def close(self, product_id: int, epoch: int) -> int:
         """Make sure that no order holds units of a product that takes no requests any more; returns how
@@ -158,7 +164,7 @@ def _stock(row: ProductRow) -> ProductStock:
     return ProductStock(
         product_id=row.product_id,
         state=row.status,
-        frozen=False,
+        frozen=bool(row.frozen_reason),
         layout_version=row.layout_version,
         epoch=row.epoch,
         buffer=row.buffer_stock,

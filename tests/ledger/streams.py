@@ -8,11 +8,12 @@ from itertools import count
 from msgpack import packb
 
 from ledger.merge import Chunk, received
-from sharding.events import BEFORE_ALL, EventId, Kind
+from sharding.events import BEFORE_ALL, Counts, EventId, Kind
 from sharding.orders import OrderState
 from sharding.partitions import Entry
 
 _request_ids = count(1)
+NOTHING = Counts(0, 0, 0, 0)
 
 
 def fresh_request_ids(number: int) -> list[str]:
@@ -189,6 +190,30 @@ class FakeStream:
         self._add(product_id, available=-units, loaded=-units)
         return self._shard_entry(
             Kind.CLOSE, product_id, epoch=epoch, quantity=units, state="closed"
+        )
+
+    def mark(self, product_id: int, *, damaged: str = "") -> Entry:
+        return self._shard_entry(Kind.MARK, product_id, damaged=damaged)
+
+    def repair(
+        self,
+        product_id: int,
+        drift_id: int,
+        *,
+        live: Counts = NOTHING,
+        ledger: Counts = NOTHING,
+        actor: str,
+        reason: str,
+    ) -> Entry:
+        self._add(product_id, **live._asdict())
+        return self._shard_entry(
+            Kind.REPAIR,
+            product_id,
+            drift=drift_id,
+            live=" ".join(map(str, live)),
+            ledger=" ".join(map(str, ledger)),
+            actor=actor,
+            reason=reason,
         )
 
     def opened(self) -> Entry:

@@ -15,6 +15,7 @@ from ledger.holds import HoldRow
 from ledger.layouts import Aim, Cause, ChangeState
 from ledger.products import Adjustment, JournalKind, ProductRow, ProductSettings
 from ledger.service_events import ServiceEventKind
+from sharding.loading import AskFreeze
 from sharding.orders import Held, Line, Order, OrderAnswer, OrderState
 from sharding.outcomes import (
     Answer,
@@ -123,8 +124,9 @@ class FakeStock:
         units = self.taken.get((product_id, request_id))
         return Resolved(Resolution.DEDUCTED, units) if units else Resolved(Resolution.NEVER, 0)
 
-    async def load(self, plan: LoadPlan) -> None:
+    async def load(self, plan: LoadPlan, *, ask_freeze: AskFreeze) -> None:
         self._fail()
+        await ask_freeze()
         self.available[plan.product_id] = sum(plan.amounts)
         self.states[plan.product_id] = State.OPEN
 

@@ -12,7 +12,7 @@ from sharding.events import Counts, Event, EventId, Kind
 from sharding.outcomes import State
 from sharding.partitions import NOTHING_APPLIED, Checkpoint
 from sharding.placement import Layout
-from sharding.plans import LoadPlan, split_evenly
+from sharding.plans import NEVER_FROZEN, Freeze, LoadPlan, split_evenly
 from tests.simulation.observed import expect
 
 NO_UNITS = Counts(0, 0, 0, 0)
@@ -69,6 +69,7 @@ class Row:
     plan: LoadPlan | None = None
     states: dict[int, dict[int, str]] = field(default_factory=dict)
     """For each epoch the state of each of its shards, as far as its events are applied."""
+    freeze: Freeze = NEVER_FROZEN
     counts: dict[int, tuple[int, Counts]] = field(default_factory=dict)
     """For each shard its epoch and its counts, added up from its events alone."""
 
@@ -94,6 +95,8 @@ class Ledger:
         self.openings = [0] * partitions
         self.seconds: list[SecondEffect] = []
         """Second effects that are to be undone."""
+        self.drifts: int = 0
+        """Numbers of differences that were given out."""
         self.kept: int = 0
         """Units of second effects that the ledger had by closing the product."""
         self._journal: set[tuple[int, str, str]] = set()
@@ -118,6 +121,7 @@ class Ledger:
             sold_before=row.sold,
             former_shards=tuple(sorted(row.former)),
             max_per_user=row.max_per_user,
+            freeze=row.freeze,
         )
         return row.plan
 

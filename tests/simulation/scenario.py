@@ -6,11 +6,12 @@ ACTIONS with its weight. What must hold all the time belongs into the Oracle.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from random import Random
 
 from sharding.errors import CloseBusyError, StockUnavailableError
-from sharding.events import BEFORE_ALL, EventId
+from sharding.events import BEFORE_ALL, EventId, Repair
 from sharding.keys import events
 from sharding.outcomes import (
     Answer,
@@ -23,7 +24,8 @@ from sharding.outcomes import (
     State,
 )
 from sharding.placement import Layout, home_shard
-from tests.simulation.ledger import Row
+from sharding.plans import Freeze
+from tests.simulation.ledger import NO_UNITS, Row
 from tests.simulation.network import Fate, Faults
 from tests.simulation.observed import Request, ViolationError
 from tests.simulation.oracle import Oracle
@@ -287,7 +289,7 @@ async def read(shop: Shop) -> None:
 async def reload(shop: Shop) -> None:
     """A product is taken off sale and put on again, often with another number of shards."""
     row = shop.ledger.rows[shop.any_product()]
-    if row.status is not State.OPEN or row.is_changing:
+    if row.status is not State.OPEN or row.is_changing or row.freeze.frozen:
         return
     row.status = State.CLOSING
     shop.oracle.products[row.product_id].shut += 1
@@ -323,6 +325,47 @@ async def rebalance(shop: Shop) -> None:
         await shop.ask(lambda process: process.stock.rebalance(product_id))
     except StockUnavailableError:
         return
+
+
+async def audit(shop: Shop) -> None:
+    """Every shard's counts are told; now and then one is repaired that has nothing to be repaired."""
+    row = shop.ledger.rows[shop.any_product()]
+    try:
+        marked = await shop.ask(lambda process: process.stock.mark(row.product_id))
+        if marked is None or not marked.markers or shop.rng.random() < 0.5:
+            return
+        marker = shop.rng.choice(marked.markers)
+        shop.ledger.drifts += 1
+        nothing = Repair(shop.ledger.drifts, NO_UNITS, NO_UNITS, "somebody")
+        await shop.ask(
+            lambda process: process.stock.repair(
+                row.product_id, marker.partition, nothing, epoch=marked.epoch, reason="nothing"
+            )
+        )
+    except StockUnavailableError:
+        return
+
+
+async def freeze(shop: Shop) -> None:
+    """A product is frozen for a while, whatever happens to it meanwhile."""
+    row = shop.ledger.rows[shop.any_product()]
+    if row.status is not State.OPEN or row.freeze.frozen:
+        return
+    product = shop.oracle.products[row.product_id]
+    product.shut += 1
+    row.freeze = Freeze(row.freeze.version + 1, frozen=True)
+    with suppress(StockUnavailableError):
+        await shop.ask(lambda process: process.stock.freeze(row.product_id, row.freeze))
+    await shop.pause(2.0)
+    resumed = Freeze(row.freeze.version + 1, frozen=False)
+    await shop.manage(lambda process: _told_everywhere(process, row.product_id, resumed))
+    row.freeze = resumed
+    product.shut += 1
+
+
+async def _told_everywhere(process: Process, product_id: int, decision: Freeze) -> None:
+    if await process.stock.freeze(product_id, decision):
+        raise StockUnavailableError(Reason.NOT_EXECUTED, "a shard was not told")
 
 
 async def reopen_a_partition(shop: Shop) -> None:
@@ -415,6 +458,8 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
     (resolve, 3),
     (change_layout, 6),
     (rebalance, 0.5),
+    (audit, 1),
+    (freeze, 0.5),
     (work, 1.5),
     (lose_a_node, 1),
     (move_a_partition, 0.3),

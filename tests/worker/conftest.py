@@ -9,7 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -56,6 +57,15 @@ class WorkerProcess:
         code = self.process.poll()
         assert code is not None
         return code
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It does nothing within the block, and is none the wiser after it."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     async def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -170,22 +180,39 @@ async def start_worker(world: World, tmp_path: Path) -> AsyncIterator[StartWorke
     started: list[WorkerProcess] = []
 
     def start(**settings: str) -> WorkerProcess:
-        port = free_port()
-        environment = {
-            **world.environment,
-            "INVENTORY_METRICS_ADDRESS": f"127.0.0.1:{port}",
-            **{f"INVENTORY_{name}": value for name, value in settings.items()},
-        }
-        log = tmp_path / f"worker-{len(started)}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "worker"], env=environment, stdout=out, stderr=out
-            )
-        started.append(WorkerProcess(process, log, port))
+        started.append(launch(world, tmp_path / f"worker-{len(started)}.log", settings))
         return started[-1]
 
     yield start
     for worker in started:
+        worker.process.kill()
+        worker.process.wait()
+
+
+def launch(world: World, log: Path, settings: Mapping[str, str]) -> WorkerProcess:
+    """A worker with these settings; whoever starts it ends it."""
+    port = free_port()
+    environment = {
+        **world.environment,
+        "INVENTORY_METRICS_ADDRESS": f"127.0.0.1:{port}",
+        **{f"INVENTORY_{name}": value for name, value in settings.items()},
+    }
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "worker"], env=environment, stdout=out, stderr=out
+        )
+    return WorkerProcess(process, log, port)
+
+
+@asynccontextmanager
+async def working(world: World, log: Path, **settings: str) -> AsyncIterator[WorkerProcess]:
+    """A worker for several tests, with all partitions open."""
+    worker = launch(world, log, settings)
+    try:
+        await eventually(lambda: worker.owns(PARTITIONS))
+        await eventually(lambda: all_open(world.partitions))
+        yield worker
+    finally:
         worker.process.kill()
         worker.process.wait()
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,6 +13,7 @@ from ledger.database import Database, Transaction
 from ledger.errors import LedgerUnavailableError
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
+from ledger.freezes import Freezes
 from ledger.journal import Journal
 from ledger.merge import Chunk
 from ledger.migrate import migrate
@@ -34,6 +36,7 @@ from tests.waiting import eventually
 from tests.worker.conftest import World
 from worker.applier import Applier
 from worker.drain import Drain
+from worker.freezes import PartitionFreezes
 from worker.keeper import Keeper
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
@@ -138,6 +141,7 @@ class Bench:
             self.share,
             partitions,  # type: ignore[arg-type]
             Openings(database),
+            PartitionFreezes(Freezes(database), cast(Any, None)),
             LedgerUpkeep(
                 RawEvents(database), EventsFeed(database), Products(database), settings, metrics
             ),

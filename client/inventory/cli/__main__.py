@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from inventory.cli import letters, orders, products
+from inventory.cli.audits import audit, repair
 from inventory.cli.doctor import doctor
 from inventory.cli.exits import EXPLAINED, Exit, exit_of
 from inventory.cli.migrate import migrate
@@ -34,6 +35,8 @@ app.command()(letters.timeline)
 app.command()(deduct)
 app.command()(resolve)
 app.command()(stock)
+app.command()(audit)
+app.command()(repair)
 app.command()(doctor)
 app.command()(simulate)
 

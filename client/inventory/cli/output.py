@@ -24,7 +24,9 @@ from inventory.client import (
     Outcome,
     Product,
     ProductStatus,
+    RepairSide,
     Resolution,
+    ShardDrift,
     Stock,
     TimelineEntry,
 )
@@ -37,6 +39,7 @@ _PREFIXES: Mapping[type[Enum], str] = {
     OrderState: "ORDER_STATE_",
     Outcome: "OUTCOME_",
     ProductStatus: "PRODUCT_STATUS_",
+    RepairSide: "REPAIR_SIDE_",
     Resolution: "RESOLUTION_",
 }
 """How inventory.v1 begins the names of these values."""
@@ -149,6 +152,36 @@ def print_products(products: Sequence[Product]) -> None:
             str(product.shards),
             str(product.pinned_shards or ""),
             str(product.epoch),
+        )
+    console().print(table)
+    for product in products:
+        if product.frozen:
+            console().print(f"product {product.product_id} is FROZEN: {product.frozen_reason}")
+
+
+def print_drifts(drifts: Sequence[ShardDrift]) -> None:
+    """What differs, live less ledger; nothing where nothing does."""
+    if not drifts:
+        return
+    table = _table(
+        None,
+        "partition",
+        "available",
+        "held",
+        "sold",
+        "loaded",
+        "first event",
+        "noticed",
+        "repair",
+    )
+    for drift in drifts:
+        counts = (drift.available, drift.held, drift.sold, drift.loaded)
+        table.add_row(
+            str(drift.partition),
+            *(f"{units:+d}" if units else "" for units in counts),
+            drift.first_event_id,
+            _time(drift.noticed_ms),
+            drift.side.value,
         )
     console().print(table)
 

@@ -21,6 +21,7 @@ RequestId = Annotated[
     ),
 ]
 Reason = Annotated[str, typer.Option(help="Why, for the journal.", show_default=False)]
+Why = Annotated[str, typer.Option("--reason", help="Why, for the journal.", show_default=False)]
 Actor = Annotated[str, typer.Option(help="Who, for the journal.", show_default=False)]
 
 AUTOMATIC = "auto"
@@ -237,6 +238,22 @@ def release_buffer(
         f"{released.quantity} units of product {product_id} left the buffer{earlier} "
         f"(request {change_id})"
     )
+
+
+@app.command()
+def freeze(context: typer.Context, product_id: ProductId, reason: Why, actor: Actor) -> None:
+    """Stop the sale; what is held stays held, and can be confirmed and released."""
+    with session_of(context).client() as client:
+        client.freeze(product_id, reason=reason, actor=actor)
+        _show(context, client.get_product(product_id))
+
+
+@app.command()
+def unfreeze(context: typer.Context, product_id: ProductId, reason: Why, actor: Actor) -> None:
+    """Resume the sale, whoever stopped it."""
+    with session_of(context).client() as client:
+        client.unfreeze(product_id, reason=reason, actor=actor)
+        _show(context, client.get_product(product_id))
 
 
 def _shard_count(text: str) -> int:

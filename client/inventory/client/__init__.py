@@ -2,6 +2,7 @@
 
 from inventory.client.async_stream import AsyncDeductStream
 from inventory.client.asynchronous import AsyncInventoryClient
+from inventory.client.audits import Audit, Repair, RepairSide, ShardDrift, UnitBalance
 from inventory.client.errors import (
     CursorOutOfRange,
     Frozen,
@@ -57,6 +58,7 @@ from inventory.client.synchronous import InventoryClient
 __all__ = [
     "AsyncDeductStream",
     "AsyncInventoryClient",
+    "Audit",
     "BufferRelease",
     "Cluster",
     "CursorOutOfRange",
@@ -94,17 +96,21 @@ __all__ = [
     "ProductPage",
     "ProductStatus",
     "RefundRequired",
+    "Repair",
+    "RepairSide",
     "RequestMismatch",
     "Reservation",
     "Resolution",
     "Resolved",
     "RetryPolicy",
     "ServiceFault",
+    "ShardDrift",
     "ShardStock",
     "Stock",
     "TimelineEntry",
     "TimelinePage",
     "Unavailable",
+    "UnitBalance",
     "UnknownDeadLetter",
     "UnknownOrder",
     "UnknownProduct",

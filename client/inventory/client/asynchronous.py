@@ -12,6 +12,7 @@ import grpc
 
 from inventory.client.async_stream import AsyncDeductStream
 from inventory.client.async_transport import AsyncLane, completed
+from inventory.client.audits import Audit, Repair, RepairSide
 from inventory.client.batcher import Batcher
 from inventory.client.calls import Calls, Watch, event_watch, stock_watch
 from inventory.client.channels import CHANNELS, open_async_channel
@@ -391,6 +392,41 @@ class AsyncInventoryClient:
         """Reads a page of the journal, newest first: of a product, an order, or a product's request."""
         steps = self._calls.get_timeline(product_id, request_id, order_id, before_id, page_size)
         return await self._run(steps)
+
+    async def freeze(self, product_id: int, *, reason: str, actor: str) -> None:
+        """Stops the sale of a product; what is held stays held, and can be confirmed and released."""
+        await self._run(self._calls.freeze(product_id, reason, actor))
+
+    async def unfreeze(self, product_id: int, *, reason: str, actor: str) -> None:
+        """Resumes the sale of a product, whoever stopped it."""
+        await self._run(self._calls.unfreeze(product_id, reason, actor))
+
+    async def audit(self, product_id: int, *, deadline_s: float | None = None) -> Audit:
+        """Compares every shard of a product with the ledger at one and the same point as it sells."""
+        return await self._run(self._calls.audit(product_id, deadline_s))
+
+    async def repair(
+        self,
+        product_id: int,
+        *,
+        reason: str,
+        actor: str,
+        apply: bool = False,
+        side: RepairSide = RepairSide.UNSPECIFIED,
+        deadline_s: float | None = None,
+    ) -> Repair:
+        """Enters a compensation, once, for each difference that an audit finds; apply False: only says
+        what it would be."""
+        return await self._run(
+            self._calls.repair(
+                product_id,
+                apply=apply,
+                reason=reason,
+                actor=actor,
+                side=side,
+                deadline_s=deadline_s,
+            )
+        )
 
     async def get_cluster(self) -> Cluster:
         """Reads the partitions' state, the service's version and the ledger's schema."""

@@ -7,6 +7,7 @@ from uuid import uuid4
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
+from inventory.client.audits import Audit, Repair, RepairSide, audit_of, repair_of
 from inventory.client.failures import Failure, error_of
 from inventory.client.journal import (
     DeadLetterPage,
@@ -54,6 +55,7 @@ from inventory.client.records import (
 from inventory.client.retrier import Retrier
 from inventory.client.retry import FOR_ADMIN, Budget
 from inventory.client.rpcs import (
+    AUDIT,
     BATCH_CONFIRM,
     BATCH_DEDUCT_ORDER,
     BATCH_GET_STOCK,
@@ -63,6 +65,7 @@ from inventory.client.rpcs import (
     DISCARD_DEAD_LETTER,
     EXTEND_HOLD,
     FORCE_RELEASE,
+    FREEZE,
     GET_CLUSTER,
     GET_ORDER,
     GET_PRODUCT,
@@ -76,10 +79,12 @@ from inventory.client.rpcs import (
     PUT_PRODUCT,
     RELEASE_BUFFER,
     REMOVE,
+    REPAIR,
     RESOLVE_REQUEST,
     RESTOCK,
     RETRY_DEAD_LETTER,
     SET_SHARDS,
+    UNFREEZE,
     WATCH_EVENTS,
     WATCH_STOCK,
     AnyRpc,
@@ -335,6 +340,46 @@ class Calls:
     ) -> Steps[OrderResult]:
         result = yield from self._retrier.order(call, request, deadline_s=deadline_s)
         return settled_order(result, call.values)
+
+    def freeze(self, product_id: int, reason: str, actor: str) -> Steps[None]:
+        request = build(admin_pb2.FreezeRequest, product_id=product_id, reason=reason, actor=actor)
+        yield from self._retrier.answer(FREEZE, request, policy=FOR_ADMIN)
+
+    def unfreeze(self, product_id: int, reason: str, actor: str) -> Steps[None]:
+        request = build(
+            admin_pb2.UnfreezeRequest, product_id=product_id, reason=reason, actor=actor
+        )
+        yield from self._retrier.answer(UNFREEZE, request, policy=FOR_ADMIN)
+
+    def audit(self, product_id: int, deadline_s: float | None) -> Steps[Audit]:
+        request = build(admin_pb2.AuditRequest, product_id=product_id)
+        reply = yield from self._retrier.answer(
+            AUDIT, request, policy=FOR_ADMIN, deadline_s=deadline_s
+        )
+        return audit_of(reply)
+
+    def repair(
+        self,
+        product_id: int,
+        *,
+        apply: bool,
+        reason: str,
+        actor: str,
+        side: RepairSide,
+        deadline_s: float | None,
+    ) -> Steps[Repair]:
+        request = build(
+            admin_pb2.RepairRequest,
+            product_id=product_id,
+            apply=apply,
+            reason=reason,
+            actor=actor,
+            side=f"REPAIR_SIDE_{side.name}",
+        )
+        reply = yield from self._retrier.answer(
+            REPAIR, request, policy=FOR_ADMIN, deadline_s=deadline_s
+        )
+        return repair_of(reply)
 
     def get_cluster(self) -> Steps[Cluster]:
         reply = yield from self._retrier.answer(GET_CLUSTER, admin_pb2.GetClusterRequest())

@@ -162,6 +162,12 @@ DISCARD_DEAD_LETTER = Rpc(
 GET_TIMELINE = Rpc(
     _ADMIN + "GetTimeline", admin_pb2.GetTimelineRequest, admin_pb2.GetTimelineResponse
 )
+FREEZE = Rpc(_ADMIN + "Freeze", admin_pb2.FreezeRequest, admin_pb2.FreezeResponse, acts=True)
+UNFREEZE = Rpc(
+    _ADMIN + "Unfreeze", admin_pb2.UnfreezeRequest, admin_pb2.UnfreezeResponse, acts=True
+)
+AUDIT = Rpc(_ADMIN + "Audit", admin_pb2.AuditRequest, admin_pb2.AuditResponse)
+REPAIR = Rpc(_ADMIN + "Repair", admin_pb2.RepairRequest, admin_pb2.RepairResponse, acts=True)
 GET_CLUSTER = Rpc(_ADMIN + "GetCluster", admin_pb2.GetClusterRequest, admin_pb2.GetClusterResponse)
 HEALTH_CHECK = Rpc(
     "/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse

@@ -10,6 +10,7 @@ from typing import Any, Self
 import grpc
 from grpc_health.v1 import health_pb2
 
+from inventory.client.audits import Audit, Repair, RepairSide
 from inventory.client.calls import Calls, Watch, event_watch, stock_watch
 from inventory.client.channels import CHANNELS, open_channel
 from inventory.client.deductions import settled
@@ -387,6 +388,41 @@ class InventoryClient:
         """Reads a page of the journal, newest first: of a product, an order, or a product's request."""
         steps = self._calls.get_timeline(product_id, request_id, order_id, before_id, page_size)
         return self._run(steps)
+
+    def freeze(self, product_id: int, *, reason: str, actor: str) -> None:
+        """Stops the sale of a product; what is held stays held, and can be confirmed and released."""
+        self._run(self._calls.freeze(product_id, reason, actor))
+
+    def unfreeze(self, product_id: int, *, reason: str, actor: str) -> None:
+        """Resumes the sale of a product, whoever stopped it."""
+        self._run(self._calls.unfreeze(product_id, reason, actor))
+
+    def audit(self, product_id: int, *, deadline_s: float | None = None) -> Audit:
+        """Compares every shard of a product with the ledger at one and the same point as it sells."""
+        return self._run(self._calls.audit(product_id, deadline_s))
+
+    def repair(
+        self,
+        product_id: int,
+        *,
+        reason: str,
+        actor: str,
+        apply: bool = False,
+        side: RepairSide = RepairSide.UNSPECIFIED,
+        deadline_s: float | None = None,
+    ) -> Repair:
+        """Enters a compensation, once, for each difference that an audit finds; apply False: only says
+        what it would be."""
+        return self._run(
+            self._calls.repair(
+                product_id,
+                apply=apply,
+                reason=reason,
+                actor=actor,
+                side=side,
+                deadline_s=deadline_s,
+            )
+        )
 
     def get_cluster(self) -> Cluster:
         """Reads the partitions' state, the service's version and the ledger's schema."""

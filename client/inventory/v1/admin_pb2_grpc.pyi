@@ -46,7 +46,9 @@ class AdminServiceStub:
     """Puts closed products on sale. Loading a product that is on sale changes nothing.
 
     UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
-    continues it. Reason LOAD_PENDING: it certainly has begun.
+    continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an
+    event of the product could not be applied to the ledger, and its units would be sold again; retry or
+    discard it first.
     """
     Close: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CloseRequest, _admin_pb2.CloseResponse]
     """Takes a product off sale and brings its units back to the ledger.
@@ -85,7 +87,7 @@ class AdminServiceStub:
     """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
     held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
     the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-    reached now stops before it sells again.
+    reached now stops within a moment of its return, after a failover before it sells again.
     """
     Unfreeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]
     """Resumes the sale of a product, whoever stopped it: an operator, or the oversell breaker."""
@@ -132,7 +134,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Puts closed products on sale. Loading a product that is on sale changes nothing.
 
     UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
-    continues it. Reason LOAD_PENDING: it certainly has begun.
+    continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an
+    event of the product could not be applied to the ledger, and its units would be sold again; retry or
+    discard it first.
     """
     Close: _aio.UnaryUnaryMultiCallable[_admin_pb2.CloseRequest, _admin_pb2.CloseResponse]  # type: ignore[assignment]
     """Takes a product off sale and brings its units back to the ledger.
@@ -171,7 +175,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
     held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
     the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-    reached now stops before it sells again.
+    reached now stops within a moment of its return, after a failover before it sells again.
     """
     Unfreeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]  # type: ignore[assignment]
     """Resumes the sale of a product, whoever stopped it: an operator, or the oversell breaker."""
@@ -239,7 +243,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Puts closed products on sale. Loading a product that is on sale changes nothing.
 
         UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
-        continues it. Reason LOAD_PENDING: it certainly has begun.
+        continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an
+        event of the product could not be applied to the ledger, and its units would be sold again; retry or
+        discard it first.
         """
 
     @_abc_1.abstractmethod
@@ -320,7 +326,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
         held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
         the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-        reached now stops before it sells again.
+        reached now stops within a moment of its return, after a failover before it sells again.
         """
 
     @_abc_1.abstractmethod

@@ -18,5 +18,8 @@ SELECT
     load_pool,
     sold_before,
     former_shards,
-    version
+    version,
+    frozen_reason,
+    frozen_by,
+    freeze_version
 FROM product_inventory
