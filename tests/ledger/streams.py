@@ -169,8 +169,8 @@ class FakeStream:
             )
         )
 
-    def tombstone(self, product_id: int, request_id: str) -> Entry:
-        return self._shard_entry(Kind.TOMBSTONE, product_id, request=request_id)
+    def tombstone(self, product_id: int, request_id: str, *, epoch: int = 1) -> Entry:
+        return self._shard_entry(Kind.TOMBSTONE, product_id, epoch=epoch, request=request_id)
 
     def take(self, product_id: int, units: int, *, peer: int, transfer: int) -> Entry:
         self._add(product_id, available=-units)

@@ -286,7 +286,10 @@ async def test_a_shard_of_an_earlier_epoch_that_joins_starts_anew(
 ) -> None:
     here, product_id = sale.here, sale.product_id
     await sale.apply(here, [here.close(product_id)])
-    joining = [here.layout(product_id, 4, joins=True, epoch=2), here.tombstone(product_id, "never")]
+    joining = [
+        here.layout(product_id, 4, joins=True, epoch=2),
+        here.tombstone(product_id, "never", epoch=2),
+    ]
     await sale.apply(here, joining)
     shard = await fetch(database, SHARD, product_id, here.partition)
     assert shard == [(0, 0, 0, 0, 0, "open", 2, 4)]
