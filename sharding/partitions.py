@@ -1,6 +1,6 @@
 """Partitions as the worker sees them: opening, reading their events, upkeep."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sharding import keys
@@ -51,11 +51,17 @@ class Partitions:
         self._partitions = partitions
         self._ledgers = ledgers
 
+    @property
+    def count(self) -> int:
+        return self._partitions
+
     async def head(self, partition: int, *, opening: int = 0) -> PartitionHead:
-        """Open only if it was opened as `opening` or later, the last generation that was issued.
+        """Open only if it was opened as `opening` or later, the last generation that was issued, and has
+        not gone back behind what this process has seen.
 
         PartitionCountError if the cluster was set up with another partition count.
         """
+        seen = self._cluster.seen(partition)
         reply = await self._cluster.run_unfenced(
             _HEAD, partition, self._head_keys(partition), (), lane=LaneKind.READ
         )
@@ -66,7 +72,8 @@ class Partitions:
         assert isinstance(partitions, int)
         if partitions not in (0, self._partitions):
             raise PartitionCountError(_other_count(partitions, self._partitions))
-        if not why and generation < opening:
+        went_back = generation < opening or EventId(generation, number) < seen
+        if not why and went_back:
             why = b"WENT_BACK"
         return PartitionHead(not why, why.decode(), generation, number, partitions)
 
@@ -160,6 +167,10 @@ class Partitions:
             lane=LaneKind.WRITE,
         )
         return reply[3] == 1
+
+    def learn(self, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Hold partitions to what the ledger has of them."""
+        self._cluster.learn({each: known.id for each, known in checkpoints.items()})
 
     def _tag(self, partition: int) -> str:
         return self._cluster.tags[partition]
