@@ -80,7 +80,8 @@ class Kind(StrEnum):
     ORDERS = "orders"
     """Holds ended at the shard (`ends`), orders were decided at their coordinator (`decisions`)."""
     TOMBSTONE = "tombstone"
-    """A request that never came was decided never to take effect. No count changed."""
+    """A request that never came was decided never to take effect (`bars`: at a stand-in alone). No count
+    changed."""
 
 
 class EventId(NamedTuple):
@@ -201,7 +202,11 @@ class Event:
     """Shards from a reshard event on."""
     former: tuple[int, ...] = ()
     """Other shard counts that the product had by then."""
+    bars: bool = False
+    """The tombstone says nothing of the request's home."""
     sales: tuple[Sale, ...] = ()
+    refused: tuple[Sale, ...] = ()
+    """Requests of a list that were refused for good."""
     holds: tuple[Sale, ...] = ()
     """Requests of a list whose units were held for an order."""
     ends: tuple[End, ...] = ()
@@ -247,7 +252,9 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         undone=_event_id(fields, b"undone") if kind is Kind.UNDO else BEFORE_ALL,
         shards=_shards(fields) if kind is Kind.RESHARD else 0,
         former=_former(fields) if kind is Kind.RESHARD else (),
+        bars=kind is Kind.TOMBSTONE and fields.get(b"tombstone") == b"b",
         sales=_taken(kind, fields, Status.DEDUCTED),
+        refused=_taken(kind, fields, Status.REFUSED),
         holds=_taken(kind, fields, Status.HELD),
         ends=tuple(map(_end, _list(kind, fields, b"ends"))),
         decisions=tuple(map(_decision, _list(kind, fields, b"decisions"))),
@@ -359,7 +366,7 @@ def _taken(kind: Kind, fields: RawFields, wanted: Status) -> tuple[Sale, ...]:
     if kind is not Kind.DEDUCT and not (kind is Kind.PUT and b"requests" in fields):
         return ()
     statuses = _field(fields, b"statuses")
-    if wanted is Status.HELD and Status.HELD.encode() not in statuses:
+    if wanted is not Status.DEDUCTED and wanted.encode() not in statuses:
         return ()
     requests = _unpacked(_field(fields, b"requests"))
     if len(requests) != len(statuses) * REQUEST_FIELDS:

@@ -16,6 +16,7 @@ from ledger.batch import (
     NewLayout,
     Opening,
     ProductChange,
+    Refusal,
     SecondEffect,
     ShardChange,
     ShardKey,
@@ -79,7 +80,7 @@ class Delivery:
         if not self.event:
             return 1
         of_orders = len(self.event.holds) + len(self.event.ends) + len(self.event.decisions)
-        return max(1, len(self.event.sales) + of_orders)
+        return max(1, len(self.event.sales) + len(self.event.refused) + of_orders)
 
 
 class Chunk(NamedTuple):
@@ -167,6 +168,7 @@ def _add_to_product(
         undone = Undone(event.product_id, partition, event.undone, event.request_id, event.id)
         batch.undone.append(undone)
         return
+    batch.refusals += _refusals(event)
     for told in _effects(partition, event):
         effects = told if seen is None else _first_ones(batch, entry, event, told, seen)
         if not effects.sales:
@@ -240,6 +242,17 @@ def _by_cause(ends: Sequence[End]) -> dict[OrderState, list[Sale]]:
         sale = Sale(end.request_id, end.quantity, end.user_id, end.order_id)
         found.setdefault(end.why, []).append(sale)
     return found
+
+
+def _refusals(event: Event) -> list[Refusal]:
+    """Nobody sells the line of an order from the buffer, so nothing need be known of it."""
+    if event.kind is Kind.TOMBSTONE and not event.bars and not HOLD_ID.fullmatch(event.request_id):
+        return [Refusal(event.product_id, event.request_id, "never")]
+    return [
+        Refusal(event.product_id, sale.request_id, "refused", sale.quantity, sale.user_id)
+        for sale in event.refused
+        if not HOLD_ID.fullmatch(sale.request_id)
+    ]
 
 
 def _refunds(event: Event) -> list[Sale]:

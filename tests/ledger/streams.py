@@ -59,17 +59,19 @@ class FakeStream:
         sales: Iterable[tuple[str, int]],
         *,
         holds: Iterable[tuple[str, int]] = (),
+        refused: Iterable[tuple[str, int]] = (),
         epoch: int = 1,
     ) -> Entry:
-        """`sales` and `holds`: request id and quantity of each accepted request."""
+        """Request id and quantity of each request that was sold, is held, or was refused for good."""
         requests: list[object] = []
-        statuses, units = b"", {"D": 0, "H": 0}
-        for status, taken in (("D", sales), ("H", holds)):
+        statuses, units = b"", {"D": 0, "H": 0, "T": 0}
+        for status, taken in (("D", sales), ("H", holds), ("T", refused)):
             for request_id, quantity in taken:
                 requests += [request_id, quantity, "7", "H 9 60000 1:1:-" if status == "H" else "9"]
                 statuses += status.encode()
                 units[status] += quantity
-        self._add(product_id, available=-sum(units.values()), sold=units["D"], held=units["H"])
+        taken_units = units["D"] + units["H"]
+        self._add(product_id, available=-taken_units, sold=units["D"], held=units["H"])
         return self._shard_entry(
             Kind.DEDUCT, product_id, epoch=epoch, requests=packb(requests), statuses=statuses
         )
@@ -145,8 +147,10 @@ class FakeStream:
             )
         )
 
-    def tombstone(self, product_id: int, request_id: str) -> Entry:
-        return self._shard_entry(Kind.TOMBSTONE, product_id, request=request_id)
+    def tombstone(self, product_id: int, request_id: str, *, tombstone: str = "n") -> Entry:
+        return self._shard_entry(
+            Kind.TOMBSTONE, product_id, request=request_id, tombstone=tombstone
+        )
 
     def take(self, product_id: int, units: int, *, peer: int, transfer: int) -> Entry:
         self._add(product_id, available=-units)
