@@ -16,6 +16,7 @@ SELECT
     epoch,
     load_pool,
     sold_before,
+    sold_from_buffer,
     former_shards,
     version
 FROM product_inventory
