@@ -37,7 +37,9 @@ from ledger.openings import Openings
 from ledger.outbox import Outbox
 from ledger.products import Products
 from ledger.raw_events import RawEvents
+from ledger.sales_mode import Modes
 from ledger.settings import explain
+from ledger.untold import UntoldSales
 from sharding.cluster import Cluster
 from sharding.errors import PartitionCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
@@ -53,6 +55,7 @@ from worker.expiry import Expiry
 from worker.keeper import Keeper
 from worker.layouts import Reshaper
 from worker.metrics import WorkerMetrics
+from worker.modes import Leaving
 from worker.outbox import Errands, Undos
 from worker.settings import WorkerSettings
 from worker.share import Share
@@ -121,6 +124,7 @@ async def _work(
             **_of_streams(share, cluster, database, journal, settings, metrics, failpoints),
             **_of_stock(share, stock, database, metrics),
             **_of_layouts(share, stock, database, settings, metrics),
+            "leaving": _leaving(share, cluster, stock, database, settings, metrics, failpoints),
         }
         await _run_until_stopped(stop, loops)
 
@@ -143,7 +147,7 @@ def _of_streams(
     checkpoints = Checkpoints(database)
     drain = Drain(share, partitions, checkpoints, Applier(journal), settings, metrics, failpoints)
     upkeep = LedgerUpkeep(
-        RawEvents(database), EventsFeed(database), Products(database), settings, metrics
+        database, RawEvents(database), EventsFeed(database), Products(database), settings, metrics
     )
     keeper = Keeper(share, partitions, Openings(database), upkeep, settings, metrics, failpoints)
     return {"drain": drain, "keeper": keeper}
@@ -173,6 +177,28 @@ def _of_layouts(
         "layouts": Reshaper(share, stock, layouts, settings, metrics),
         "demand": DemandKeeper(share, stock, Demand(database), layouts, settings, metrics),
     }
+
+
+def _leaving(
+    share: Share,
+    cluster: Cluster,
+    stock: Stock,
+    database: Database,
+    settings: WorkerSettings,
+    metrics: WorkerMetrics,
+    failpoints: Failpoints,
+) -> Leaving:
+    """What ends the buffer's mode."""
+    return Leaving(
+        share,
+        Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS),
+        stock,
+        Modes(database),
+        Checkpoints(database),
+        UntoldSales(database),
+        metrics,
+        failpoints,
+    )
 
 
 async def _run_until_stopped(stop: asyncio.Event, loops: Mapping[str, _Loop]) -> None:
