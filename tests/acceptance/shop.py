@@ -44,9 +44,9 @@ class Shop:
     ) -> None:
         await self._on_close.aclose()
 
-    async def client(self, target: str) -> AsyncInventoryClient:
+    async def client(self, target: str, policy: RetryPolicy = PATIENT) -> AsyncInventoryClient:
         """A client that lives as long as the shop."""
-        made = AsyncInventoryClient(target, policy=PATIENT)
+        made = AsyncInventoryClient(target, policy=policy)
         return await self._on_close.enter_async_context(made)
 
     async def start(self) -> None:
@@ -64,14 +64,16 @@ class Shop:
         for number in WORKERS:
             await self.stack.start_worker(number)
 
-    async def on_sale(self, total: int, *, shards: int = 6, max_per_user: int = 0) -> int:
+    async def on_sale(
+        self, total: int, *, shards: int = 6, max_per_user: int = 0, buffer_percent: int = 0
+    ) -> int:
         """A new product on sale; returns its id."""
         product_id = next(_product_ids)
         await self.caller.put_product(
             NewProduct(
                 product_id=product_id,
                 total_stock=total,
-                buffer_percent=0,
+                buffer_percent=buffer_percent,
                 shards=shards,
                 max_per_user=max_per_user,
             )
