@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from ledger.database import Transaction
+from ledger.products import locked_product
 from ledger.sales_mode import Mode, ModeRow, Modes
 from ledger.untold import UntoldSales
 from sharding import keys
@@ -17,6 +19,7 @@ from tests.waiting import eventually
 from tests.worker.conftest import PARTITIONS, StartWorker, World
 
 SHARDS = 6
+WAITED_IN_VAIN = 'inventory_ledger_errors_total{kind="lock_wait"}'
 
 
 @pytest.fixture
@@ -61,7 +64,17 @@ async def test_streams_are_drained_and_requests_known_before_the_live_stock_sell
     product = await opened.on_sale(100, shards=SHARDS)
     await opened.sell(product, 5)
     sold = await sold_from_buffer(opened, product, 30)
-    start_worker()
+
+    async def hold_up(transaction: Transaction) -> None:
+        """The ledger cannot take the events while somebody holds the product."""
+        await locked_product(transaction, product)
+        worker = start_worker(MYSQL_LOCK_WAIT_S="1")
+        await eventually(lambda: worker.said("the live stock is back"))
+        await eventually(lambda: worker.metric(WAITED_IN_VAIN))
+        assert await Modes(opened.database).get() == leaving
+        assert await untold(opened) == set(sold)
+
+    await opened.database.transaction(hold_up)
     await eventually(lambda: left(opened, leaving))
     assert (await opened.products.get(product)).sold_count == 5
     assert await untold(opened) == set()
