@@ -170,6 +170,16 @@ class Hold(NamedTuple):
     at_ms: int
 
 
+class Refusal(NamedTuple):
+    """A request that takes nothing, for good: `kind` refused (`quantity` units, to a user) or never."""
+
+    product_id: int
+    request_id: str
+    kind: str
+    quantity: int = 0
+    user_id: int = 0
+
+
 class NewLayout(NamedTuple):
     """The layout that a product has from a reshard event on."""
 
@@ -216,6 +226,8 @@ class LedgerBatch:
     """Holds that were begun and not ended."""
     freed: list[HoldKey] = field(default_factory=list)
     """Holds that were ended and had been begun before the batch."""
+    refusals: list[Refusal] = field(default_factory=list)
+    """What must not be sold from the buffer either."""
     layouts: dict[int, NewLayout] = field(default_factory=dict)
     repairs: list[Repaired] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)

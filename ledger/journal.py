@@ -180,6 +180,8 @@ async def _insert(transaction: Transaction, batch: LedgerBatch) -> None:
     await _insert_rows(transaction, "raw_event_insert", raw)
     letters = (literals.letter_row(letter) for letter in batch.letters)
     await _insert_rows(transaction, "dead_letter_insert", letters)
+    refusals = (literals.refusal_row(refusal) for refusal in sorted(batch.refusals))
+    await _insert_rows(transaction, "tombstone_keep", refusals)
 
 
 async def _require_single_ends(transaction: Transaction, batch: LedgerBatch) -> None:

@@ -10,6 +10,7 @@ from ledger.batch import (
     Move,
     Opening,
     ProductChange,
+    Refusal,
     SecondEffect,
     ShardChange,
     ShardKey,
@@ -124,6 +125,12 @@ def hold_end_row(key: HoldKey) -> bytes:
         f"SELECT {key.product_id} AS product_id, {key.partition} AS partition_id,"
         f" _ascii{text(key.request_id)} COLLATE ascii_bin AS request_id"
     ).encode()
+
+
+def refusal_row(refusal: Refusal) -> bytes:
+    """One row in the columns of tombstone_keep.sql."""
+    product_id, request_id, kind, quantity, user_id = refusal
+    return f"({product_id},{text(request_id)},'{kind}',{quantity},{user_id})".encode()
 
 
 def shard_reset_row(key: ShardKey, change: ShardChange) -> str:

@@ -18,6 +18,7 @@ from ledger.batch import (
     NewLayout,
     Opening,
     ProductChange,
+    Refusal,
     Repaired,
     SecondEffect,
     ShardChange,
@@ -84,7 +85,7 @@ class Delivery:
         if not self.event:
             return 1
         of_orders = len(self.event.holds) + len(self.event.ends) + len(self.event.decisions)
-        return max(1, len(self.event.sales) + of_orders)
+        return max(1, len(self.event.sales) + len(self.event.refused) + of_orders)
 
 
 class Chunk(NamedTuple):
@@ -220,6 +221,7 @@ def _add_to_product(
     if event.repair:
         _add_repair(batch, partition, event)
         return
+    batch.refusals += _refusals(event)
     here: set[str] = set()
     for told in _effects(partition, event):
         effects = told if seen is None else _first_ones(batch, entry, event, told, seen, here)
@@ -342,6 +344,17 @@ def _of_shard(
     """The only request of an event, or one that follows all others."""
     available = event.counts.available if event.counts else None
     return Sale(request_id, quantity, user_id, order_id, available)
+
+
+def _refusals(event: Event) -> list[Refusal]:
+    """Nobody sells the line of an order from the buffer, so nothing need be known of it."""
+    if event.kind is Kind.TOMBSTONE and not event.bars and not HOLD_ID.fullmatch(event.request_id):
+        return [Refusal(event.product_id, event.request_id, "never")]
+    return [
+        Refusal(event.product_id, sale.request_id, "refused", sale.quantity, sale.user_id)
+        for sale in event.refused
+        if not HOLD_ID.fullmatch(sale.request_id)
+    ]
 
 
 def _refunds(event: Event) -> list[Sale]:

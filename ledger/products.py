@@ -102,6 +102,8 @@ class ProductRow:
     """Units that the last load split over the shards."""
     sold_before: int
     """Units sold when the product was last closed."""
+    sold_from_buffer: int
+    """Units sold since it was loaded that no shard knows of."""
     former_shards: str
     """Other shard counts that it had, with spaces between them."""
     version: int

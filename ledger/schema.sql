@@ -27,6 +27,7 @@ CREATE TABLE product_inventory (
     epoch            BIGINT       NOT NULL DEFAULT 0,
     load_pool        BIGINT       NOT NULL DEFAULT 0,
     sold_before      BIGINT       NOT NULL DEFAULT 0,
+    sold_from_buffer BIGINT       NOT NULL DEFAULT 0,
     former_shards    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
     frozen_reason    VARCHAR(200) NOT NULL DEFAULT '',
     frozen_by        VARCHAR(64)  NOT NULL DEFAULT '',
@@ -189,7 +190,9 @@ CREATE TABLE audit_report (
     KEY by_product (product_id, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Modes that all processes agree on, changed by compare-and-set on epoch.
+-- Modes that all processes agree on, changed by compare-and-set on epoch: sales is where units are sold from.
+-- `server …`: what a serving process says of itself (reaches: it reaches Redis), again and again: it counts for a
+-- moment after update_time.
 CREATE TABLE service_mode (
     name        VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     mode        VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -294,8 +297,8 @@ CREATE TABLE event_sequence (
     CONSTRAINT event_sequence_is_one CHECK (id = 1)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Requests that take nothing, for good, where MySQL is all there is: kind refused (of a retry, for shortage)
--- or never (ResolveRequest decided it). quantity and user_id: what was refused.
+-- Requests that take nothing, for good, where MySQL is all there is or as the streams have told: kind refused
+-- (of a retry, for shortage) or never (ResolveRequest decided it). quantity and user_id: what was refused.
 CREATE TABLE request_tombstone (
     product_id  BIGINT      NOT NULL,
     request_id  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -364,4 +367,17 @@ CREATE TABLE shard_drift (
     UNIQUE KEY one_open (is_open, product_id, partition_id),
     KEY by_product (product_id, id),
     CONSTRAINT shard_drift_state_known CHECK (state IN ('open', 'repaired', 'passed'))
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Requests that were sold from the buffer and that the live stock has not been told of. A row goes when it has.
+CREATE TABLE buffer_sale (
+    id          BIGINT      NOT NULL AUTO_INCREMENT,
+    product_id  BIGINT      NOT NULL,
+    request_id  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    quantity    BIGINT      NOT NULL,
+    user_id     BIGINT      NOT NULL,
+    mode_epoch  BIGINT      NOT NULL,
+    create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    UNIQUE KEY once (product_id, request_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -142,7 +142,8 @@ class AdminService:
             partitions=map(_partition, state.partitions),
             version=self.version,
             schema_version=state.schema_version,
-            mode=state.mode.value,
+            mode=state.mode,
+            mode_epoch=state.mode_epoch,
         )
 
 

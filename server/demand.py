@@ -2,15 +2,13 @@
 
 import asyncio
 import math
-import os
-import secrets
-import socket
 from collections.abc import Mapping
 from time import monotonic
 
 from ledger.demand import Demand
 from ledger.errors import LedgerError
 from server.metrics import Metrics
+from server.names import process_name
 from sharding.stock import Stock
 
 REPORT_S = 1.0
@@ -58,7 +56,7 @@ class DemandReporter:
         self._demand = demand
         self._metrics = metrics
         self._at_least = hot_rate_per_s * SHARE_OF_HOT
-        self._server = _name()
+        self._server = process_name()
         self._rates = Rates()
 
     async def run(self, ended: asyncio.Event) -> None:
@@ -76,8 +74,3 @@ class DemandReporter:
             await self._demand.report(self._server, self._rates.hottest(at_least=self._at_least))
         except LedgerError:
             self._metrics.demand_unreported.inc()
-
-
-def _name() -> str:
-    """Unique among all processes; at most 64 characters."""
-    return f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Protocol
 
 from grpc import StatusCode
-from prometheus_client import CollectorRegistry
+from structlog.typing import FilteringBoundLogger
 
 from ledger.audits import Audits
+from ledger.buffer import BufferSales
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.demand import Demand
@@ -16,8 +17,10 @@ from ledger.engine.metrics import EngineMetrics
 from ledger.engine.orders import LedgerOrders
 from ledger.engine.stock import LedgerStock, Manner
 from ledger.layouts import Layouts
+from ledger.metrics import LedgerMetrics
 from ledger.modes import Engine, claim_for_mysql
 from ledger.products import Products
+from ledger.sales_mode import Modes
 from server.admin import ShardCounts, Views
 from server.auditing import Auditor, LedgerAuditor
 from server.audits import Audits as Auditing
@@ -25,9 +28,12 @@ from server.audits import FreezableStock
 from server.calls import Context
 from server.demand import DemandReporter
 from server.errors import RefusedError
-from server.intake import DeductingStock
+from server.gate import Gate, Sales
 from server.lifecycle import Lifecycle, LoadableStock
 from server.metrics import Metrics
+from server.modes import LOOK_S as MODE_LOOK_S
+from server.modes import ModeKeeper, quick_database
+from server.names import process_name
 from server.orders import LiveOrders
 from server.overview import LedgerOverview, Overview
 from server.resharding import Resharding
@@ -35,7 +41,6 @@ from server.resolving import ResolvingStock
 from server.settings import ServerSettings
 from server.stocks import ReadableStock
 from sharding.cluster import Cluster
-from sharding.metrics import StockMetrics
 from sharding.ordering import Orders
 from sharding.partitions import Partitions
 from sharding.stock import Stock
@@ -43,9 +48,7 @@ from sharding.stock import Stock
 LEDGERS = 1
 
 
-class SellingStock(
-    DeductingStock, ReadableStock, ResolvingStock, LoadableStock, FreezableStock, Protocol
-):
+class SellingStock(Sales, ReadableStock, ResolvingStock, LoadableStock, FreezableStock, Protocol):
     """All that is asked of a stock."""
 
     async def drain(self) -> None: ...
@@ -69,6 +72,13 @@ class SellingEngine(Protocol):
     @property
     def shard_counts(self) -> ShardCounts: ...
     @property
+    def gate(self) -> Gate: ...
+    @property
+    def look_s(self) -> float:
+        """Time between two looks at whether units can be sold."""
+        ...
+
+    @property
     def special(self) -> Sequence[object]:
         """What answers some of the operator's calls in a way of its own."""
         ...
@@ -85,6 +95,10 @@ class SellingEngine(Protocol):
         """Whether units can be sold, as far as one look tells. PartitionCountError."""
         ...
 
+    async def drain(self) -> None:
+        """Return once everything that was begun has ended."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -97,12 +111,22 @@ async def claim(settings: ServerSettings, database: Database) -> None:
 
 
 class RedisEngine:
-    """Sells from Redis Cluster; workers bring everything to the ledger."""
+    """Sells from Redis Cluster, or the buffer from the ledger while no node is reached; workers bring
+    everything to the ledger."""
 
+    look_s = MODE_LOOK_S
     special: Sequence[object] = ()
 
     def __init__(
-        self, settings: ServerSettings, database: Database, metrics: Metrics, cluster: Cluster
+        self,
+        settings: ServerSettings,
+        database: Database,
+        cluster: Cluster,
+        *,
+        metrics: Metrics,
+        ledger_metrics: LedgerMetrics,
+        engine_metrics: EngineMetrics,
+        log: FilteringBoundLogger,
     ) -> None:
         self._settings = settings
         self._database = database
@@ -113,23 +137,25 @@ class RedisEngine:
         partitions = Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS)
         self.overview = Overview(cluster, partitions, Checkpoints(database), database)
         self.shard_counts = Resharding(Layouts(database), partitions=settings.partitions)
-
-    @classmethod
-    async def connect(
-        cls,
-        settings: ServerSettings,
-        database: Database,
-        metrics: Metrics,
-        stock_metrics: StockMetrics,
-    ) -> Self:
-        """StockUnavailableError while no node answers."""
-        return cls(settings, database, metrics, await Cluster.connect(settings, stock_metrics))
+        self._buffer = BufferSales(database, engine_metrics)
+        self.gate = Gate(self.stock, self._buffer, metrics, log)
+        self._of_modes = quick_database(settings.mysql_url, ledger_metrics)
+        self._modes = ModeKeeper(
+            self.gate,
+            self.overview,
+            partitions,
+            Modes(self._of_modes),
+            Checkpoints(self._of_modes),
+            name=process_name(),
+            enters=settings.buffer_mode == "on",
+        )
 
     def lifecycle(self, products: Products) -> Lifecycle:
         """Products are split over shards, and a part of their units stays in the ledger."""
         return Lifecycle(
             self.stock,
             products,
+            self.gate,
             partitions=self._settings.partitions,
             default_shards=self._settings.default_shards,
         )
@@ -150,22 +176,39 @@ class RedisEngine:
         return {"demand": reporter.run(ended)}
 
     async def is_ready(self) -> bool:
-        """Some master answers. PartitionCountError."""
-        return await self.overview.reaches_redis()
+        """Some master answers, or the buffer is sold. PartitionCountError."""
+        await self._modes.step()
+        return self.gate.takes_deductions
+
+    async def drain(self) -> None:
+        """What stands on another first."""
+        await self.orders.drain()
+        await self.stock.drain()
+        await self._buffer.drain()
 
     async def close(self) -> None:
+        await self._modes.leave()
+        await self._of_modes.close()
         await self._cluster.close()
 
 
 class MysqlEngine:
     """Sells from the ledger's own rows; there is nothing else, and no worker."""
 
+    look_s = 1.0
+
     def __init__(
-        self, settings: ServerSettings, database: Database, registry: CollectorRegistry
+        self,
+        settings: ServerSettings,
+        database: Database,
+        *,
+        metrics: Metrics,
+        engine_metrics: EngineMetrics,
+        log: FilteringBoundLogger,
     ) -> None:
-        metrics = EngineMetrics(registry)
         self._database = database
-        self.stock = LedgerStock(database, metrics, Manner(settings.mysql_sales))
+        self.stock = LedgerStock(database, engine_metrics, Manner(settings.mysql_sales))
+        self.gate = Gate.always_open(self.stock, metrics, log)
         self.orders = LedgerOrders(
             database, record_ttl_s=settings.record_ttl_s, grace_s=settings.confirm_grace_s
         )
@@ -175,14 +218,16 @@ class MysqlEngine:
         self._expiry = Expiry(
             database,
             self.orders.bookkeeping,
-            metrics,
+            engine_metrics,
             record_ttl_s=settings.record_ttl_s,
             event_ttl_s=settings.event_ttl_s,
         )
 
     def lifecycle(self, products: Products) -> Lifecycle:
         """All units of a product are in one place, on sale or not."""
-        return Lifecycle(self.stock, products, partitions=1, default_shards=1, has_buffer=False)
+        return Lifecycle(
+            self.stock, products, self.gate, partitions=1, default_shards=1, has_buffer=False
+        )
 
     def auditor(self, _products: Products) -> Auditing:
         """The ledger is all there is."""
@@ -195,6 +240,10 @@ class MysqlEngine:
     async def is_ready(self) -> bool:
         """MySQL answers."""
         return await self.overview.reaches_mysql()
+
+    async def drain(self) -> None:
+        await self.orders.drain()
+        await self.stock.drain()
 
     async def close(self) -> None:
         """Nothing is open but the ledger, which is closed by whoever opened it."""

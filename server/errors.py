@@ -78,6 +78,9 @@ _OUTCOME_REASONS: Final[Mapping[Outcome, str]] = {
 _REASON_MESSAGES: Final[Mapping[Reason, str]] = {
     Reason.RESOLVED_NEVER: "this is a late copy of a request that was resolved: it takes nothing, ever",
     Reason.LEDGER_BEHIND: "too many sales wait for the ledger; nothing is sold until it has caught up",
+    Reason.LIVE_STOCK_AWAY: "no Redis node can be reached; the ledger cannot do this in its place",
+    Reason.LIVE_STOCK_RETURNING: "Redis is back and is told what was sold meanwhile",
+    Reason.BUFFER_EMPTY: "no Redis node can be reached, and the buffer has fewer units than that",
     Reason.ORDER_PENDING: "the order is being decided just now",
     Reason.ORDER_AMBIGUOUS: "several orders have this id; name a product of the one that is meant",
 }

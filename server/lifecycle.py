@@ -16,6 +16,7 @@ from grpc import StatusCode
 from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, ProductRow, Products
 from server.errors import RefusedError, refused, unavailable
+from server.gate import Gate
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
 from sharding.loading import AskFreeze
 from sharding.outcomes import Answer, Outcome, State
@@ -68,6 +69,7 @@ class Lifecycle:
         self,
         stock: LoadableStock,
         products: Products,
+        gate: Gate,
         *,
         partitions: int,
         default_shards: int,
@@ -75,6 +77,7 @@ class Lifecycle:
     ) -> None:
         self._stock = stock
         self._products = products
+        self._gate = gate
         self._partitions = partitions
         self._default_shards = default_shards
         self._has_buffer = has_buffer
@@ -88,6 +91,7 @@ class Lifecycle:
 
         RefusedError LOAD_PENDING if it broke off after it was begun.
         """
+        self._gate.require_live()
         plan, wanted = await self._products.begin_load(
             product_id,
             partitions=self._partitions,
@@ -110,6 +114,7 @@ class Lifecycle:
 
         RefusedError CLOSE_PENDING if it broke off, or `wait_s` is too short, after it was begun.
         """
+        self._gate.require_live()
         row = await self._products.begin_close(product_id)
         if row.status is State.CLOSED:
             return row
@@ -174,6 +179,7 @@ class Lifecycle:
         return done.replayed
 
     async def _correct_live(self, wanted: Correction) -> Answer:
+        self._gate.require_live()
         restocks = wanted.kind is JournalKind.RESTOCK
         correct = self._stock.restock if restocks else self._stock.remove
         return await correct(

@@ -1,7 +1,7 @@
 """What the server counts. One registry a process, passed in; nothing here is global."""
 
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from grpc import StatusCode
@@ -113,6 +113,12 @@ class Metrics:
             "Seconds in which the ledger could not be told how much is asked of which product.",
             registry=registry,
         )
+        self._mode = Gauge(
+            "inventory_sales_mode",
+            "1 for where this process sends deductions (away and leaving: nowhere), else 0.",
+            ("mode",),
+            registry=registry,
+        )
         self.ready = Gauge(
             "inventory_ready", "1 while this process takes requests, else 0.", registry=registry
         )
@@ -125,6 +131,11 @@ class Metrics:
             durations=self._durations,
             in_flight=self._in_flight,
         )
+
+    def mode(self, now: str, *, among: Iterable[str]) -> None:
+        """Deductions go elsewhere from now on."""
+        for mode in among:
+            self._mode.labels(mode).set(mode == now)
 
     def batch(self, items: int) -> None:
         """A batch has come in."""

@@ -9,12 +9,14 @@ from ledger.database import Database
 from ledger.errors import LedgerError
 from ledger.migrate import schema_version
 from ledger.modes import Engine
+from ledger.sales_mode import Modes
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
+from sharding.outcomes import Reason
 from sharding.partitions import PartitionHead, Partitions
 from sharding.slots import slot_of
 
-REACH_S = 1.0
+REACH_S = 0.5
 """How long masters may take to answer a look at whether Redis is there."""
 
 
@@ -31,11 +33,12 @@ class PartitionState:
 @dataclass(frozen=True, slots=True)
 class ClusterState:
     """All partitions, in their order, how many migrations the ledger has applied, and where units are
-    sold from."""
+    sold from, in the words of the contract."""
 
     partitions: Sequence[PartitionState]
     schema_version: int
-    mode: Engine
+    mode: str
+    mode_epoch: int = 0
 
 
 class Overview:
@@ -73,30 +76,32 @@ class Overview:
         """The state of everything; LedgerUnavailableError, while a node that is away is a state."""
         checkpoints = await self._checkpoints.all()
         version = await schema_version(self._database)
-        async with asyncio.TaskGroup() as group:
-            heads = [
-                group.create_task(self._head(partition))
-                for partition in range(len(self._cluster.tags))
-            ]
+        mode, epoch = await Modes(self._database).get()
+        heads = await self._heads()
         applied = {partition: found.id.number for partition, found in checkpoints.items()}
         states = [
             PartitionState(
                 partition=partition,
                 slot=slot_of(self._cluster.tags[partition]),
-                head=head.result(),
-                backlog=max(0, head.result().number - applied.get(partition, 0)),
+                head=head,
+                backlog=max(0, head.number - applied.get(partition, 0)),
             )
             for partition, head in enumerate(heads)
         ]
-        return ClusterState(states, version, Engine.REDIS)
+        return ClusterState(states, version, mode.value, epoch)
+
+    async def _heads(self) -> Sequence[PartitionHead]:
+        """Where no node answers, no partition need be waited for."""
+        everywhere = range(self._partitions.count)
+        if not await self.reaches_redis():
+            return [_away(Reason.NOT_EXECUTED)] * len(everywhere)
+        return await asyncio.gather(*map(self._head, everywhere))
 
     async def _head(self, partition: int) -> PartitionHead:
         try:
             return await self._partitions.head(partition)
         except StockUnavailableError as error:
-            return PartitionHead(
-                is_open=False, reason=error.reason.value, generation=0, number=0, partitions=0
-            )
+            return _away(error.reason)
 
 
 class LedgerOverview:
@@ -116,7 +121,11 @@ class LedgerOverview:
 
     async def read(self) -> ClusterState:
         """LedgerUnavailableError."""
-        return ClusterState((), await schema_version(self._database), Engine.MYSQL)
+        return ClusterState((), await schema_version(self._database), Engine.MYSQL.value)
+
+
+def _away(reason: Reason) -> PartitionHead:
+    return PartitionHead(is_open=False, reason=reason.value, generation=0, number=0, partitions=0)
 
 
 async def _one_answers(asked: Sequence[asyncio.Task[PartitionHead]]) -> bool:

@@ -6,6 +6,7 @@ from typing import Protocol
 from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, Products
 from server.errors import refused
+from server.gate import Gate
 from sharding.outcomes import Answer, Outcome, Resolution, Resolved
 
 JOURNAL_LOOK_S = 0.5
@@ -21,9 +22,10 @@ class ResolvingStock(Protocol):
 class Resolver:
     """Decides requests."""
 
-    def __init__(self, stock: ResolvingStock, products: Products) -> None:
+    def __init__(self, stock: ResolvingStock, products: Products, gate: Gate) -> None:
         self._stock = stock
         self._products = products
+        self._gate = gate
 
     async def resolve(self, product_id: int, request_id: str) -> Resolved:
         """The end of a request, now and for ever; RefusedError if it cannot be said.
@@ -35,6 +37,7 @@ class Resolver:
             return Resolved(Resolution.DEDUCTED, known.quantity)
         if known is not None:
             raise refused(Answer(Outcome.REQUEST_MISMATCH))
+        self._gate.require_live()
         resolved = await self._stock.resolve(product_id, request_id)
         if isinstance(resolved, Answer):
             raise refused(resolved)

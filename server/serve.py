@@ -25,6 +25,7 @@ from structlog.typing import FilteringBoundLogger
 from ledger.buffers import Buffers
 from ledger.database import Database
 from ledger.dead_letters import DeadLetters
+from ledger.engine.metrics import EngineMetrics
 from ledger.errors import EngineDiffersError, LedgerError, PartitionsDifferError, SchemaError
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
@@ -56,12 +57,13 @@ from server.stocks import StockReader
 from server.streams import Lives
 from server.supervisor import INTERRUPTED, SETUP_ERROR, SetupError
 from server.wire import ResultEncoder
+from sharding.cluster import Cluster
 from sharding.errors import PartitionCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
 from sharding.settings import parse_address
 
-LOOK_S = 1.0
-"""Time between two looks at whether that is there from which units are sold."""
+RETRY_S = 1.0
+"""Time between two tries to reach what is not there at the start."""
 LEDGER_ANSWER_S = 3.0
 """How long the services wait at the start for the ledger to confirm tables and partition count."""
 STOCK_DRAIN_S = 2.0
@@ -108,7 +110,8 @@ class Process:
         self._readiness = Readiness(
             servicer, self._metrics, services=[service.full_name for service in SERVICES]
         )
-        self._database = Database.from_settings(settings, LedgerMetrics(registry))
+        self._ledger_metrics = LedgerMetrics(registry)
+        self._database = Database.from_settings(settings, self._ledger_metrics)
         self._stopping = asyncio.Event()
         self._at_once = False
         self._registry = registry
@@ -210,7 +213,7 @@ class Process:
                 self._agreed.set()
                 return
             self._ledger_asked.set()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(RETRY_S)
 
     def _setup_failed(self, error: Exception) -> None:
         self._setup_error = str(error)
@@ -226,9 +229,10 @@ class Process:
         engine = await self._connected()
         if engine is None:
             return
-        intake = Intake(engine.stock, self._metrics, items_max=self._settings.queued_items_max)
+        intake = Intake(engine.gate, self._metrics, items_max=self._settings.queued_items_max)
         try:
             await self._ledger_asked.wait()
+            await engine.is_ready()
             self._open(engine, intake)
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._watch(engine), name="watch")
@@ -241,23 +245,41 @@ class Process:
             await engine.close()
 
     async def _connected(self) -> SellingEngine | None:
-        """What sells, as soon as it answers; None if the process ends before."""
+        """What sells, once it answers, or the ledger can do without; None if the process ends before."""
         if self._settings.engine is Engine.MYSQL:
             await self._agreed.wait()
             if self._ended.is_set():
                 return None
-            return MysqlEngine(self._settings, self._database, self._registry)
+            return MysqlEngine(
+                self._settings,
+                self._database,
+                metrics=self._metrics,
+                engine_metrics=EngineMetrics(self._registry),
+                log=self._log,
+            )
         stock_metrics = StockMetrics(self._registry)
         while not self._ended.is_set():
             try:
-                return await RedisEngine.connect(
-                    self._settings, self._database, self._metrics, stock_metrics
-                )
+                return self._redis_engine(await Cluster.connect(self._settings, stock_metrics))
             except StockUnavailableError as error:
                 self._say_once("redis_away", error.detail)
-                self._settled.set()
-            await asyncio.sleep(LOOK_S)
+                if self._agreed.is_set():
+                    return self._redis_engine(Cluster.unconnected(self._settings, stock_metrics))
+                if self._ledger_asked.is_set():
+                    self._settled.set()
+            await asyncio.sleep(RETRY_S)
         return None
+
+    def _redis_engine(self, cluster: Cluster) -> RedisEngine:
+        return RedisEngine(
+            self._settings,
+            self._database,
+            cluster,
+            metrics=self._metrics,
+            ledger_metrics=self._ledger_metrics,
+            engine_metrics=EngineMetrics(self._registry),
+            log=self._log,
+        )
 
     def _open(self, engine: SellingEngine, intake: Intake) -> None:
         products = Products(self._database)
@@ -284,8 +306,8 @@ class Process:
     ) -> InventoryService:
         return InventoryService(
             intake=intake,
-            reader=StockReader(engine.stock, products),
-            resolver=Resolver(engine.stock, products),
+            reader=StockReader(engine.stock, products, engine.gate),
+            resolver=Resolver(engine.stock, products, engine.gate),
             lives=self._lives,
             metrics=self._metrics,
             batches_max=self._settings.stream_batches_max,
@@ -323,7 +345,7 @@ class Process:
                 self._log.info("ready" if now else "not_ready")
                 ready = now
             await self._readiness.update(ready=ready)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(engine.look_s)
 
     async def _stop_calls(self) -> None:
         """First say that this process leaves, then refuse calls, then wait for those under way."""
@@ -339,8 +361,7 @@ async def _drain(intake: Intake, engine: SellingEngine, log: FilteringBoundLogge
     try:
         async with asyncio.timeout(STOCK_DRAIN_S):
             await intake.drain()
-            await engine.orders.drain()
-            await engine.stock.drain()
+            await engine.drain()
     except TimeoutError:
         log.warning("work_left", detail="some requests were sent on and not answered")
 

@@ -52,6 +52,8 @@ class ServerSettings(StockSettings, LedgerSettings, DemandSettings):
     close_wait_s_max: Annotated[int, Field(ge=1, le=600)] = 60
     """How long Close, SetShards, Audit and Repair wait for the worker if the caller sets no deadline."""
 
+    buffer_mode: Literal["on", "off"] = "on"
+    """on: the buffer is sold from the ledger while no server process reaches Redis. For all the same."""
     drain_notice_s: Annotated[float, Field(ge=0, le=60)] = 1
     """From not being ready any more to refusing calls: time for load balancers to notice."""
     drain_s_max: Annotated[float, Field(ge=0.1, le=300)] = 5

@@ -84,7 +84,8 @@ class Kind(StrEnum):
     ORDERS = "orders"
     """Holds ended at the shard (`ends`), orders were decided at their coordinator (`decisions`)."""
     TOMBSTONE = "tombstone"
-    """A request that never came was decided never to take effect. No count changed."""
+    """A request that never came was decided never to take effect (`bars`: at a stand-in alone). No count
+    changed."""
     MARK = "mark"
     """Nothing was done: the shard's counts, to be compared with the ledger's at this very point."""
     REPAIR = "repair"
@@ -227,7 +228,11 @@ class Event:
     """Shards from a reshard event on."""
     former: tuple[int, ...] = ()
     """Other shard counts that the product had by then."""
+    bars: bool = False
+    """The tombstone says nothing of the request's home."""
     sales: tuple[Sale, ...] = ()
+    refused: tuple[Sale, ...] = ()
+    """Requests of a list that were refused for good."""
     holds: tuple[Sale, ...] = ()
     """Requests of a list whose units were held for an order."""
     ends: tuple[End, ...] = ()
@@ -258,7 +263,7 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         return Event(event_id, kind, at_ms)
     moves = kind in (Kind.TAKE, Kind.PUT, Kind.ACK)
     counts = None if kind is Kind.RESHARD else _counts(kind, fields)
-    sales, holds = _taken(kind, fields, counts)
+    sales, holds, refused = _taken(kind, fields, counts)
     return Event(
         event_id,
         kind,
@@ -279,8 +284,10 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         undone=_event_id(fields, b"undone") if kind is Kind.UNDO else BEFORE_ALL,
         shards=_shards(fields) if kind is Kind.RESHARD else 0,
         former=_former(fields) if kind is Kind.RESHARD else (),
+        bars=kind is Kind.TOMBSTONE and fields.get(b"tombstone") == b"b",
         sales=sales,
         holds=holds,
+        refused=refused,
         ends=_ends(kind, fields, counts),
         decisions=tuple(map(_decision, _list(kind, fields, b"decisions"))),
         damaged=_text(fields, b"damaged", 0, 64) if kind is Kind.MARK else "",
@@ -422,31 +429,32 @@ def _decision(text: str) -> Decision:
 
 def _taken(
     kind: Kind, fields: RawFields, counts: Counts | None
-) -> tuple[tuple[Sale, ...], tuple[Sale, ...]]:
-    """What was sold and what was held of a list, each in its order.
+) -> tuple[tuple[Sale, ...], tuple[Sale, ...], tuple[Sale, ...]]:
+    """What was sold, held, and refused for good of a list, each in its order.
 
     The counts are those after the last request, so the walk begins there.
     """
     if kind is not Kind.DEDUCT and not (kind is Kind.PUT and b"requests" in fields):
-        return (), ()
+        return (), (), ()
     assert counts is not None  # both kinds have them
     statuses = _field(fields, b"statuses")
     requests = _unpacked(_field(fields, b"requests"))
     if len(requests) != len(statuses) * REQUEST_FIELDS:
         raise MalformedEventError("requests and statuses differ in number")
-    sales: list[Sale] = []
-    holds: list[Sale] = []
+    told: dict[int, list[Sale]] = {_SOLD: [], _HELD: [], _REFUSED: []}
     available = counts.available
     for i in range(len(statuses) - 1, -1, -1):
-        if statuses[i] in _TAKES:
+        of_status = told.get(statuses[i])
+        if of_status is not None:
             sale = _sale(requests[i * REQUEST_FIELDS : (i + 1) * REQUEST_FIELDS], available)
-            available += sale.quantity
-            (sales if statuses[i] == _SOLD else holds).append(sale)
-    return tuple(reversed(sales)), tuple(reversed(holds))
+            of_status.append(sale)
+            if statuses[i] != _REFUSED:
+                available += sale.quantity
+    sales, holds, refused = (tuple(reversed(each)) for each in told.values())
+    return sales, holds, refused
 
 
-_SOLD, _HELD = ord(Status.DEDUCTED), ord(Status.HELD)
-_TAKES = frozenset((_SOLD, _HELD))
+_SOLD, _HELD, _REFUSED = ord(Status.DEDUCTED), ord(Status.HELD), ord(Status.REFUSED)
 
 
 def _unpacked(packed: bytes) -> list[object]:

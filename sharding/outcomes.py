@@ -63,6 +63,12 @@ class Reason(StrEnum):
     """The order is being decided just now; nothing happened."""
     ORDER_AMBIGUOUS = "ORDER_AMBIGUOUS"
     """Several orders of different first products have this id; name a product."""
+    LIVE_STOCK_AWAY = "LIVE_STOCK_AWAY"
+    """No Redis node can be reached, and the ledger cannot do this in its place; nothing happened."""
+    LIVE_STOCK_RETURNING = "LIVE_STOCK_RETURNING"
+    """Redis is back and is told what was sold meanwhile; nothing happened."""
+    BUFFER_EMPTY = "BUFFER_EMPTY"
+    """No Redis node can be reached, and the buffer in the ledger has fewer units; nothing happened."""
     RESOLVED_NEVER = "RESOLVED_NEVER"
     """ResolveRequest decided that this request takes nothing; this is a late copy of it."""
 
@@ -162,6 +168,8 @@ class ProductStock(NamedTuple):
     serving: int
     """How many of the shards, from the first on, take requests; the others have left."""
     exact: bool
+    sold_elsewhere: int = 0
+    """Units sold since the load that no shard knows of, in units; they were part of the buffer."""
 
     @property
     def available(self) -> int:
@@ -177,9 +185,10 @@ class ProductStock(NamedTuple):
 
     @property
     def sold(self) -> int:
-        return self.sold_before + sum(shard.sold for shard in self.shards)
+        return self.sold_before + self.sold_elsewhere + sum(shard.sold for shard in self.shards)
 
     @property
     def total(self) -> int:
         """Units loaded and restocked less those removed, by the shards' own book-keeping."""
-        return self.buffer + self.sold_before + sum(shard.loaded for shard in self.shards)
+        before = self.buffer + self.sold_before + self.sold_elsewhere
+        return before + sum(shard.loaded for shard in self.shards)

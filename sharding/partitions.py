@@ -1,6 +1,6 @@
 """Partitions as the worker sees them: opening, reading their events, upkeep."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sharding import keys
@@ -57,11 +57,17 @@ class Partitions:
         self._ledgers = ledgers
         self._backlog_max = str(cluster.settings.backlog_max)
 
+    @property
+    def count(self) -> int:
+        return self._partitions
+
     async def head(self, partition: int, *, opening: int = 0) -> PartitionHead:
-        """Open only if it was opened as `opening` or later, the last generation that was issued.
+        """Open only if it was opened as `opening` or later, the last generation that was issued, and has
+        not gone back behind what this process has seen.
 
         PartitionCountError if the cluster was set up with another partition count.
         """
+        seen = self._cluster.seen(partition)
         reply = await self._cluster.run_unfenced(
             _HEAD,
             partition,
@@ -77,7 +83,8 @@ class Partitions:
         assert isinstance(applied, int)
         if partitions not in (0, self._partitions):
             raise PartitionCountError(_other_count(partitions, self._partitions))
-        if not why and generation < opening:
+        went_back = generation < opening or EventId(generation, number) < seen
+        if not why and went_back:
             why = b"WENT_BACK"
         return PartitionHead(
             is_open=not why,
@@ -192,6 +199,10 @@ class Partitions:
             lane=LaneKind.WRITE,
         )
         return reply[3] == 1
+
+    def learn(self, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Hold partitions to what the ledger has of them."""
+        self._cluster.learn({each: known.id for each, known in checkpoints.items()})
 
     def _tag(self, partition: int) -> str:
         return self._cluster.tags[partition]

@@ -34,6 +34,7 @@ _STATE = script("state")
 _CLOSE = script("close")
 _RESOLVE = script("resolve")
 _UNDO = script("undo")
+_RECALL = script("recall")
 _TELL = script("tell")
 _BUFFER = script("buffer")
 _MARK = script("mark")
@@ -330,6 +331,24 @@ class Shards:
         units = reply[3]
         assert isinstance(units, int)
         return Brought(word, units)
+
+    async def recall(self, partition: int, requests: bytes) -> int:
+        """Have a shard remember packed requests that were sold elsewhere; returns how many were news.
+
+        A node that is away is not waited for.
+        """
+        keys_ = self._keys_of(partition)
+        reply = await self._cluster.run(
+            _RECALL,
+            partition,
+            (keys_.shard[0], *keys_.memory),
+            (self._product, self._number(partition), requests),
+            lane=LaneKind.MOVE,
+            hasty=True,
+        )
+        _word(reply)
+        assert isinstance(reply[3], int)
+        return reply[3]
 
     async def tell(
         self,

@@ -33,6 +33,7 @@ from sharding.outcomes import (
 )
 from sharding.placement import Layout, home_shard
 from sharding.plans import Freeze, LoadPlan
+from sharding.recalling import Recalling
 from sharding.resolving import Resolving
 from sharding.shards import Found, MissingShardError, OpenTransfer, ShardReading, Shards
 from sharding.shortage import Survey
@@ -72,6 +73,7 @@ class Stock:
         self._resolving = Resolving(cluster, directory)
         self._auditing = Auditing(cluster, directory)
         self._freezing = Freezing(cluster, directory)
+        self._recalling = Recalling(cluster)
         self._reroute_s_max = cluster.settings.redis_patience_ms / 1_000
         self._queued = 0
 
@@ -170,6 +172,13 @@ class Stock:
     async def locate(self, product_id: int, request_id: str) -> Found | Answer:
         """Decide a request as `resolve` does, and say where its record is."""
         return await self._tasks.whole(self._resolving.find(product_id, request_id), "locate")
+
+    async def recall(
+        self, product_id: int, layout: Layout, sold: Sequence[Deduction]
+    ) -> list[Deduction]:
+        """Remember requests that were sold from the ledger's buffer. See Recalling.recall."""
+        work = self._recalling.recall(product_id, layout, sold)
+        return await self._tasks.whole(work, "recall")
 
     async def change_layout(
         self, product_id: int, *, version: int, shards: int, cause: str

@@ -40,7 +40,9 @@ from ledger.openings import Openings
 from ledger.outbox import Outbox
 from ledger.products import Products
 from ledger.raw_events import RawEvents
+from ledger.sales_mode import Modes
 from ledger.settings import explain
+from ledger.untold import UntoldSales
 from sharding.cluster import Cluster
 from sharding.errors import PartitionCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
@@ -60,6 +62,7 @@ from worker.freezes import FreezeKeeper, PartitionFreezes
 from worker.keeper import Keeper
 from worker.layouts import Reshaper
 from worker.metrics import WorkerMetrics
+from worker.modes import Leaving
 from worker.outbox import Errands, Undos
 from worker.settings import WorkerSettings
 from worker.share import Share
@@ -130,6 +133,7 @@ async def _work(
             **_of_buffers(share, stock, database, settings, metrics, failpoints),
             **_of_layouts(share, stock, database, settings, metrics),
             **_of_audits(share, stock, database, settings, metrics),
+            "leaving": _leaving(share, cluster, stock, database, settings, metrics, failpoints),
         }
         await _run_until_stopped(stop, loops)
 
@@ -153,7 +157,7 @@ def _of_streams(
     checkpoints = Checkpoints(database)
     drain = Drain(share, partitions, checkpoints, Applier(journal), settings, metrics, failpoints)
     upkeep = LedgerUpkeep(
-        RawEvents(database), EventsFeed(database), Products(database), settings, metrics
+        database, RawEvents(database), EventsFeed(database), Products(database), settings, metrics
     )
     freezes = PartitionFreezes(Freezes(database), stock)
     openings = Openings(database)
@@ -229,6 +233,28 @@ def _of_audits(
         "breaker": Breaker(share, stock, freezes, audits, checkpoints, suspects, settings, metrics),
         "freezes": FreezeKeeper(share, stock, freezes, settings, metrics),
     }
+
+
+def _leaving(
+    share: Share,
+    cluster: Cluster,
+    stock: Stock,
+    database: Database,
+    settings: WorkerSettings,
+    metrics: WorkerMetrics,
+    failpoints: Failpoints,
+) -> Leaving:
+    """What ends the buffer's mode."""
+    return Leaving(
+        share,
+        Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS),
+        stock,
+        Modes(database),
+        Checkpoints(database),
+        UntoldSales(database),
+        metrics,
+        failpoints,
+    )
 
 
 async def _run_until_stopped(stop: asyncio.Event, loops: Mapping[str, _Loop]) -> None:

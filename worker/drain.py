@@ -94,7 +94,9 @@ class Drain:
 
     async def _load_checkpoints(self) -> None:
         unknown = self._share.owned - self._share.applied.keys()
-        for partition, checkpoint in (await self._checkpoints.of(unknown)).items():
+        found = await self._checkpoints.of(unknown)
+        self._partitions.learn(found)
+        for partition, checkpoint in found.items():
             self._share.advance(partition, checkpoint)
 
     async def _gather(self, stop: asyncio.Event) -> list[Chunk]:

@@ -166,6 +166,11 @@ class WorkerMetrics:
             "Units moved between shards to level them",
             registry=registry,
         )
+        self.buffer_sales_untold = Gauge(
+            "inventory_worker_buffer_sales_untold",
+            "Requests that were sold from the buffer and whose homes in the live stock do not answer",
+            registry=registry,
+        )
         self.orders_swept = Counter(
             "inventory_worker_orders_swept_total",
             "Orders that the sweep looked after, by what they came to; unfinished ones count each time",

@@ -33,11 +33,19 @@ class Column(StrEnum):
     BUFFER = "buffer_stock"
 
 
+_TAKES = {Column.AVAILABLE: ("product_take", 2), Column.BUFFER: ("buffer_take", 3)}
+"""The statement that takes units, and how many counts of the row it changes by them."""
+
+Note = Callable[[Transaction, Sequence[Entry]], Awaitable[None]]
 Objection = Callable[[Transaction, ProductRow], Awaitable[Answer | None]]
 
 
 async def _on_sale(_transaction: Transaction, row: ProductRow) -> Answer | None:
     return admission.objection(row)
+
+
+async def _nothing_more(_transaction: Transaction, _sold: Sequence[Entry]) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +54,15 @@ class Source:
 
     `objection` is asked in the same transaction, with the row in hand: what every request ends as that
     nobody has heard of, or None. `short`: what a request comes to that wants more units than there are;
-    a retry's is remembered where that is a refusal.
+    a retry's is remembered where that is a refusal. `note` is told in the same transaction of what was
+    sold; `remark` is what the journal says of it.
     """
 
     column: Column = Column.AVAILABLE
     objection: Objection = _on_sale
     short: Answer = SHORT
+    note: Note = _nothing_more
+    remark: str = ""
 
     def shelf(self, row: ProductRow) -> Shelf:
         """The row with what can be sold of it from here."""
@@ -108,7 +119,8 @@ class Sales:
         shelf = self._source.shelf(row)
         await read_users(transaction, shelf, {request.user_id for request in requests})
         known = await find_records(transaction, product_id, [each.request_id for each in requests])
-        deal = _Deal(shelf, known, await self._source.objection(transaction, row))
+        objection = await self._source.objection(transaction, row)
+        deal = _Deal(shelf, known, objection, self._source.remark)
         answers = [deal.serve(request) for request in requests]
         await self._write(transaction, deal)
         return answers
@@ -119,6 +131,7 @@ class Sales:
             return
         await self._change_row(transaction, deal.shelf)
         await enter(transaction, deal.entries)
+        await self._source.note(transaction, deal.entries)
         await bury(transaction, deal.buried)
         await write_users(transaction, [deal.shelf])
         if self._source.column is Column.AVAILABLE:
@@ -126,9 +139,9 @@ class Sales:
 
     async def _change_row(self, transaction: Transaction, shelf: Shelf) -> None:
         row, sold = shelf.row, shelf.change.sold
-        sql = statement("product_take").replace("{column}", self._source.column.value)
-        values = (sold, sold, row.product_id, row.version, sold)
-        if not await transaction.execute(sql, values):
+        name, counts = _TAKES[self._source.column]
+        values = (*[sold] * counts, row.product_id, row.version, sold)
+        if not await transaction.execute(statement(name), values):
             text = f"product {row.product_id} was changed meanwhile"
             raise LostRaceError(text, may_have_run=transaction.may_have_run)
 
@@ -140,6 +153,7 @@ class _Deal:
     shelf: Shelf
     known: dict[str, Record]
     objection: Answer | None
+    remark: str
     entries: list[Entry] = field(default_factory=list)
     buried: list[Buried] = field(default_factory=list)
 
@@ -166,7 +180,10 @@ class _Deal:
         left = shelf.available
         kind = JournalKind.DEDUCT
         self.known[request_id] = Record(kind, quantity, user_id, left)
-        self.entries.append(Entry(product_id, request_id, kind, quantity, left, user_id, order_id))
+        whose = (user_id, order_id)
+        self.entries.append(
+            Entry(product_id, request_id, kind, quantity, left, *whose, self.remark)
+        )
         return Answer(Outcome.DEDUCTED, available=left)
 
     def _refuse_for_good(self, request: Deduction) -> None:

@@ -7,17 +7,16 @@ from enum import StrEnum
 from ledger.database import Database, Transaction
 from ledger.engine.corrections import Correction, Corrections
 from ledger.engine.metrics import EngineMetrics
-from ledger.engine.queues import Group, Queues, Singly
+from ledger.engine.queues import Queues, Singly
 from ledger.engine.resolving import Resolving
 from ledger.engine.sales import Sales, Source
+from ledger.engine.till import Till
 from ledger.errors import LedgerUnavailableError
 from ledger.products import JournalKind, ProductRow, product_rows
-from sharding.batches import Batch
 from sharding.errors import CloseBusyError, StockUnavailableError
 from sharding.outcomes import (
     Answer,
     Deduction,
-    Outcome,
     ProductStock,
     Reason,
     Resolved,
@@ -25,10 +24,6 @@ from sharding.outcomes import (
 )
 from sharding.plans import Freeze, LoadPlan
 from sharding.tasks import Tasks
-
-QUEUED_REQUESTS_MAX = 50_000
-"""Requests in this process that are not answered yet; beyond it new ones are refused."""
-_FULL = Answer(Outcome.OVERLOADED, reason=Reason.QUEUE_FULL)
 
 
 class Manner(StrEnum):
@@ -55,26 +50,16 @@ class LedgerStock:
         locks = manner is not Manner.OPTIMISTIC
         sales = Sales(database, metrics, Source(), locks=locks)
         serving = Queues if manner is Manner.MERGED else Singly
-        self._serving = serving(sales.serve, self._tasks)
+        self._till = Till(serving(sales.serve, self._tasks))
         self._corrections = Corrections(database)
         self._resolving = Resolving(database)
-        self._queued = 0
 
     def deduct(self, deductions: Sequence[Deduction]) -> asyncio.Future[list[Answer]]:
         """Take units for each request that stands alone; the answers come in the same order.
 
         Never raises for a request: a failure is its answer.
         """
-        done: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-        size = len(deductions)
-        if not size or self._queued + size > QUEUED_REQUESTS_MAX:
-            done.set_result([_FULL] * size)
-            return done
-        self._queued += size
-        batch = Batch(size, done, self._release)
-        for product_id, group in _by_product(deductions, batch).items():
-            self._serving.put(product_id, group)
-        return done
+        return self._till.deduct(deductions)
 
     async def read(self, product_id: int) -> ProductStock | None:
         """The row's counts; None if the product was never loaded. StockUnavailableError."""
@@ -134,20 +119,6 @@ class LedgerStock:
     async def drain(self) -> None:
         """Return once everything that was asked for is answered."""
         await self._tasks.drain()
-
-    def _release(self, size: int) -> None:
-        self._queued -= size
-
-
-def _by_product(deductions: Sequence[Deduction], batch: Batch) -> dict[int, Group]:
-    groups: dict[int, Group] = {}
-    for position, deduction in enumerate(deductions):
-        group = groups.get(deduction.product_id)
-        if group is None:
-            group = groups[deduction.product_id] = Group([], [], batch)
-        group.requests.append(deduction)
-        group.positions.append(position)
-    return groups
 
 
 def _stock(row: ProductRow) -> ProductStock:

@@ -44,9 +44,9 @@ class Shop:
     ) -> None:
         await self._on_close.aclose()
 
-    async def client(self, target: str) -> AsyncInventoryClient:
+    async def client(self, target: str, policy: RetryPolicy = PATIENT) -> AsyncInventoryClient:
         """A client that lives as long as the shop."""
-        made = AsyncInventoryClient(target, policy=PATIENT)
+        made = AsyncInventoryClient(target, policy=policy)
         return await self._on_close.enter_async_context(made)
 
     async def start(self) -> None:

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 
 from deploy.local.stack import LocalStack
@@ -21,7 +22,9 @@ from ledger.migrate import migrate
 from ledger.modes import claim_for_mysql
 from ledger.products import ProductRow, Products, ProductSettings
 from ledger.settings import MysqlUrl, parse_url
+from server.gate import Gate
 from server.lifecycle import Lifecycle
+from server.metrics import Metrics
 from sharding.outcomes import Answer, Deduction, Outcome
 from tests.ledger.conftest import create_database, fetch, new_metrics
 
@@ -70,8 +73,9 @@ async def process(
         record_ttl_s=RECORD_TTL_S,
         event_ttl_s=EVENT_TTL_S,
     )
+    gate = Gate.always_open(stock, Metrics(registry), structlog.get_logger())
     lifecycle = Lifecycle(
-        stock, Products(database), partitions=1, default_shards=1, has_buffer=False
+        stock, Products(database), gate, partitions=1, default_shards=1, has_buffer=False
     )
     yield Process(database, stock, orders, expiry, lifecycle, registry)
     await orders.drain()

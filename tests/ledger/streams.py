@@ -61,12 +61,17 @@ class FakeStream:
         sales: Iterable[tuple[str, int]],
         *,
         holds: Iterable[tuple[str, int]] = (),
+        refused: Iterable[tuple[str, int]] = (),
         epoch: int = 1,
     ) -> Entry:
-        """`sales` and `holds`: request id and quantity of each accepted request."""
+        """Request id and quantity of each request that was sold, is held, or was refused for good."""
         return self.serve(
             product_id,
-            [*(("D", *each) for each in sales), *(("H", *each) for each in holds)],
+            [
+                *(("D", *each) for each in sales),
+                *(("H", *each) for each in holds),
+                *(("T", *each) for each in refused),
+            ],
             epoch,
         )
 
@@ -169,8 +174,12 @@ class FakeStream:
             )
         )
 
-    def tombstone(self, product_id: int, request_id: str, *, epoch: int = 1) -> Entry:
-        return self._shard_entry(Kind.TOMBSTONE, product_id, epoch=epoch, request=request_id)
+    def tombstone(
+        self, product_id: int, request_id: str, *, epoch: int = 1, tombstone: str = "n"
+    ) -> Entry:
+        return self._shard_entry(
+            Kind.TOMBSTONE, product_id, epoch=epoch, request=request_id, tombstone=tombstone
+        )
 
     def take(self, product_id: int, units: int, *, peer: int, transfer: int) -> Entry:
         self._add(product_id, available=-units)

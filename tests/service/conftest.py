@@ -23,6 +23,7 @@ from inventory.v1.inventory_pb2_grpc import InventoryServiceStub
 from server.admin import AdminService
 from server.calls import Calls
 from server.events import EventService, Tail
+from server.gate import Gate, Shut, Stance
 from server.holds import HoldService
 from server.intake import Intake
 from server.lifecycle import Lifecycle
@@ -36,6 +37,7 @@ from server.settings import ServerSettings
 from server.stocks import StockReader
 from server.streams import Lives
 from server.wire import ResultEncoder
+from sharding.outcomes import Reason
 from tests.service.fakes import (
     FakeFeed,
     FakeHolds,
@@ -62,6 +64,7 @@ class Service:
     orders: FakeOrders
     holds: FakeHolds
     feed: FakeFeed
+    gate: Gate
     lives: Lives
     registry: CollectorRegistry
     log: LogCapture
@@ -106,16 +109,19 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
     lives = Lives(metrics, age_s_max=limits.age_s, streams_max=limits.streams)
     logger = structlog.wrap_logger(None, processors=[log])
     calls = Calls(metrics, logger)
-    intake = Intake(cast(Any, stock), metrics, items_max=limits.items)
+    gate = Gate(stock, Shut(Reason.BUFFER_EMPTY), metrics, logger)
+    gate.turn(Stance.LIVE)
+    log.entries.clear()
+    intake = Intake(gate, metrics, items_max=limits.items)
     calls.serve(
         INVENTORY,
-        _inventory(stock, products, lives, metrics, limits, intake),
+        _inventory(stock, products, gate, lives, metrics, limits, intake),
         OrderService(cast(Any, orders), intake, GRACE_S, logger),
         EventService(cast(Any, feed), Tail(cast(Any, feed)), lives),
     )
     calls.serve(
         ADMIN,
-        _admin(stock, products, layouts),
+        _admin(stock, products, gate, layouts),
         HoldService(cast(Any, holds), cast(Any, orders), intake, GRACE_S),
     )
     settings = ServerSettings(grpc_calls_max=limits.calls)
@@ -131,6 +137,7 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
             orders,
             holds,
             feed,
+            gate,
             lives,
             registry,
             log,
@@ -146,6 +153,7 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
 def _inventory(
     stock: FakeStock,
     products: FakeProducts,
+    gate: Gate,
     lives: Lives,
     metrics: Metrics,
     limits: Limits,
@@ -153,8 +161,8 @@ def _inventory(
 ) -> InventoryService:
     return InventoryService(
         intake=intake,
-        reader=StockReader(cast(Any, stock), cast(Any, products)),
-        resolver=Resolver(cast(Any, stock), cast(Any, products)),
+        reader=StockReader(cast(Any, stock), cast(Any, products), gate),
+        resolver=Resolver(cast(Any, stock), cast(Any, products), gate),
         lives=lives,
         metrics=metrics,
         batches_max=limits.batches,
@@ -162,11 +170,13 @@ def _inventory(
     )
 
 
-def _admin(stock: FakeStock, products: FakeProducts, layouts: FakeLayouts) -> AdminService:
+def _admin(
+    stock: FakeStock, products: FakeProducts, gate: Gate, layouts: FakeLayouts
+) -> AdminService:
     fake = cast(Any, products)
     return AdminService(
         products=fake,
-        lifecycle=Lifecycle(cast(Any, stock), fake, partitions=PARTITIONS, default_shards=6),
+        lifecycle=Lifecycle(cast(Any, stock), fake, gate, partitions=PARTITIONS, default_shards=6),
         buffers=cast(Any, None),
         resharding=Resharding(cast(Any, layouts), partitions=PARTITIONS),
         overview=cast(Any, None),

@@ -191,6 +191,7 @@ class FakeProducts:
             epoch=0,
             load_pool=0,
             sold_before=0,
+            sold_from_buffer=0,
             former_shards="",
             version=1,
         )

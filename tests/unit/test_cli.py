@@ -272,7 +272,7 @@ def test_a_service_in_good_health_has_no_findings(ctl, capsys):
     code, printed = ctl.json(capsys, "doctor")
     assert (code, printed["healthy"]) == (Exit.OK, True)
     assert {each["check"] for each in printed["findings"]} == {
-        "reachable", "serving", "version", "partitions", "backlog", "schema",
+        "reachable", "serving", "version", "mode", "partitions", "backlog", "schema",
     }  # fmt: skip
 
 
@@ -283,6 +283,8 @@ def test_a_service_in_good_health_has_no_findings(ctl, capsys):
         (lambda cluster: cluster.ClearField("partitions"), "partitions", "none"),
         (lambda cluster: setattr(cluster.partitions[2], "backlog", 99_999), "backlog", "in 2"),
         (lambda cluster: setattr(cluster, "schema_version", 0), "schema", "no tables"),
+        (lambda cluster: setattr(cluster, "mode", "buffer"), "mode", "sold from the ledger"),
+        (lambda cluster: setattr(cluster, "mode", "leaving"), "mode", "nothing is sold"),
     ],
 )
 def test_what_is_wrong_is_found_with_a_remedy(ctl, capsys, inventory, spoil, check, said):

@@ -13,6 +13,7 @@ from ledger.batch import (
     HoldKey,
     NewLayout,
     Opening,
+    Refusal,
     SecondEffect,
     ShardKey,
     TransferKey,
@@ -301,6 +302,27 @@ def test_a_tombstone_is_kept_and_changes_nothing() -> None:
     shard = batch.shards[ShardKey(11, 0)]
     assert (shard.available, shard.last_event) == (10, entries[1].id)
     assert (batch.rows, len(batch.raw)) == (0, 2)
+    assert batch.refusals == [Refusal(11, "never", "never")]
+
+
+def test_what_is_refused_for_good_is_noted_unless_nobody_could_sell_it() -> None:
+    stream = FakeStream(0)
+    line = request_id_of(9, 11)
+    entries = [
+        stream.load(11, 10),
+        stream.deduct(11, [("sold", 1)], refused=[("late", 20), (line, 30)]),
+        stream.deduct(11, [], refused=[("later", 40)]),
+        stream.tombstone(11, "elsewhere", tombstone="b"),
+        stream.tombstone(11, line),
+    ]
+    chunk = chunk_of(0, BEFORE_ALL, entries)
+    batch = merge([chunk])
+    assert batch.refusals == [
+        Refusal(11, "late", "refused", 20, user_id=7),
+        Refusal(11, "later", "refused", 40, user_id=7),
+    ]
+    assert batch.products[11].sold == 1
+    assert [delivery.rows for delivery in chunk.deliveries] == [1, 3, 1, 1, 1]
 
 
 def test_a_refused_change_of_layout_leaves_a_letter_and_nothing_else() -> None:

@@ -1,7 +1,7 @@
 """The worker's loops against partitions that fail on purpose; the ledger is real."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from sharding.outcomes import Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, PartitionHead
 from tests.ledger.conftest import (
     create_database,
+    fetch,
     new_metrics,
     settings_of,
     write,
@@ -57,6 +58,7 @@ class FakePartitions:
         self.closed: set[int] = set()
         self.unreplicated: set[int] = set()
         self.without_the_last: set[int] = set()
+        self.learned: Mapping[int, Checkpoint] = {}
         self.opening_attempts = 0
         self.read_attempts = 0
         self.applied: dict[int, int] = {}
@@ -108,6 +110,9 @@ class FakePartitions:
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
         return 0
 
+    def learn(self, checkpoints: Mapping[int, Checkpoint]) -> None:
+        self.learned = {**self.learned, **checkpoints}
+
     async def rotate_records(self, partition: int, *, record_ttl_s: int) -> bool:
         return False
 
@@ -143,7 +148,12 @@ class Bench:
             Openings(database),
             PartitionFreezes(Freezes(database), cast(Any, None)),
             LedgerUpkeep(
-                RawEvents(database), EventsFeed(database), Products(database), settings, metrics
+                database,
+                RawEvents(database),
+                EventsFeed(database),
+                Products(database),
+                settings,
+                metrics,
             ),
             settings,
             metrics,
@@ -379,6 +389,36 @@ async def test_events_for_callers_are_forgotten_after_a_while(
             return len(await feed.after(0, limit=10)) == 2
 
         await eventually(is_pruned)
+
+
+async def test_what_buffer_sales_are_looked_up_in_is_kept_as_long_as_requests_are_remembered(
+    database: Database, partitions: FakePartitions
+) -> None:
+    ttl_s = WorkerSettings().record_ttl_s
+    stated = {
+        "buffer_sale": ("quantity, user_id, mode_epoch", "1, 0, 1"),
+        "request_tombstone": ("kind", "'never'"),
+    }
+
+    async def kept() -> list[list[tuple[object, ...]]]:
+        sql = "SELECT request_id FROM {} WHERE product_id = 77 ORDER BY request_id"
+        return [await fetch(database, sql.format(table)) for table in stated]
+
+    for table, (columns, values) in stated.items():
+        for name, age_s in (("old", ttl_s + 60), ("new", ttl_s - 600)):
+            await write(
+                database,
+                f"INSERT INTO {table} (product_id, request_id, {columns}, create_time)"
+                f" VALUES (77, %s, {values}, CURRENT_TIMESTAMP(3) - INTERVAL %s SECOND)",
+                name,
+                age_s,
+            )
+
+    async def are_pruned() -> bool:
+        return await kept() == [[("new",)]] * 2
+
+    async with Bench(database, partitions).running():
+        await eventually(are_pruned)
 
 
 async def test_what_is_learnt_of_a_partition_after_it_was_lost_is_not_kept(

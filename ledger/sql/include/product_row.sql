@@ -17,6 +17,7 @@ SELECT
     epoch,
     load_pool,
     sold_before,
+    sold_from_buffer,
     former_shards,
     version,
     frozen_reason,
