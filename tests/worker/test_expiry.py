@@ -18,6 +18,7 @@ from ledger.engine.metrics import EngineMetrics
 from ledger.events_feed import EventsFeed
 from ledger.holds import Holds
 from ledger.service_events import ServiceEventKind
+from server.metrics import Metrics
 from sharding.coordinator import DueOrder, DueOrders
 from sharding.errors import StockUnavailableError
 from sharding.ordering import PARKED, UNFINISHED, Orders
@@ -345,10 +346,11 @@ async def test_callers_are_told_of_an_order_that_is_paid_when_its_units_are_gone
     await orders.drain()
 
 
-def test_alerts_speak_of_figures_that_those_who_sweep_have() -> None:
+def test_alerts_speak_of_figures_that_processes_have() -> None:
     registry = CollectorRegistry()
     WorkerMetrics(registry)
     EngineMetrics(registry)
+    Metrics(registry)
     names = {
         sample.name + suffix
         for family in registry.collect()
