@@ -6,7 +6,7 @@ SELECT
     product.pre_deduct_stock,
     product.buffer_stock,
     product.sold_count,
-    product.sold_before,
+    product.sold_before + product.sold_from_buffer,
     outside.restocked,
     outside.removed,
     live.shards,
