@@ -181,7 +181,7 @@ def _reading(product_id: int, rows: Sequence[Row]) -> AuditReading:
         status=status,
         epoch=found.epoch,
         shards=0 if is_closed else found.shards or 0,
-        ledger=_by_shards(found) if status is State.OPEN else _by_product(found),
+        ledger=_by_shards(found) if status is State.OPEN and found.shards else _by_product(found),
         drifts=drifts,
         read_ms=int(found.read_ms),
     )

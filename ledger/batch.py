@@ -83,6 +83,8 @@ class ShardChange:
     sold: int = 0
     loaded: int = 0
     in_transit: int = 0
+    released: int = 0
+    """Units of the buffer that arrived."""
     state: str = ""
     """Empty: as it was."""
     last_event: EventId = BEFORE_ALL

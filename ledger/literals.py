@@ -147,6 +147,7 @@ def shard_change_row(key: ShardKey, change: ShardChange) -> str:
         f"SELECT {key.product_id} AS product_id, {key.partition} AS partition_id,"
         f" {change.available} AS available, {change.held} AS held, {change.sold} AS sold,"
         f" {change.loaded} AS loaded, {change.in_transit} AS in_transit,"
+        f" {change.released} AS released,"
         f" {text(change.state)} AS state, {change.layout_version} AS layout_version,"
         f" {change.last_event.generation} AS generation,"
         f" {change.last_event.number} AS number"

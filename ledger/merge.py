@@ -486,9 +486,13 @@ def _add_units(change: ShardChange, event: Event) -> None:
     units = event.quantity
     sold = sum([sale.quantity for sale in event.sales])
     match event.kind:
-        case Kind.RESTOCK | Kind.LOAD | Kind.BUFFER:
+        case Kind.RESTOCK | Kind.LOAD:
             change.available += units
             change.loaded += units
+        case Kind.BUFFER:
+            change.available += units
+            change.loaded += units
+            change.released += units
         case Kind.REMOVE | Kind.CLOSE:
             change.available -= units
             change.loaded -= units

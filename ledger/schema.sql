@@ -79,6 +79,8 @@ CREATE TABLE inventory_log (
 -- What each shard holds as far as its stream has been applied. in_transit is signed: units that left
 -- for other shards less those that came; over all shards of an epoch it adds up to what is on its way.
 -- loaded is signed, too: a shard may give back more than it was loaded with.
+-- released: units of the buffer that have arrived at the shard since the product was loaded; what
+-- product_inventory has in released_stock beyond all of them is on its way.
 CREATE TABLE shard_stock (
     product_id       BIGINT      NOT NULL,
     partition_id     SMALLINT    NOT NULL,
@@ -90,6 +92,7 @@ CREATE TABLE shard_stock (
     sold             BIGINT      NOT NULL DEFAULT 0,
     loaded           BIGINT      NOT NULL DEFAULT 0,
     in_transit       BIGINT      NOT NULL DEFAULT 0,
+    released         BIGINT      NOT NULL DEFAULT 0,
     event_generation BIGINT UNSIGNED NOT NULL DEFAULT 0,
     event_number     BIGINT UNSIGNED NOT NULL DEFAULT 0,
     update_time      DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),

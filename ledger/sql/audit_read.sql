@@ -12,7 +12,7 @@ SELECT
     live.shards,
     live.available,
     live.held,
-    live.in_transit,
+    live.in_transit + product.released_stock - live.released,
     live.sold,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', CURRENT_TIMESTAMP(3)) DIV 1000,
 -- @include drift_columns
@@ -32,6 +32,7 @@ LEFT JOIN (
         SUM(available) AS available,
         SUM(held) AS held,
         SUM(in_transit) AS in_transit,
+        SUM(released) AS released,
         SUM(sold) AS sold
     FROM shard_stock
     WHERE product_id = %s

@@ -8,6 +8,7 @@ SET
     shard.sold = shard.sold + added.sold,
     shard.loaded = shard.loaded + added.loaded,
     shard.in_transit = shard.in_transit + added.in_transit,
+    shard.released = shard.released + added.released,
     shard.state = IF(added.state = '', shard.state, added.state),
     shard.layout_version = IF(
         added.layout_version = 0,
