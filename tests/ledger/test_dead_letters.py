@@ -22,7 +22,7 @@ from ledger.metrics import LedgerMetrics
 from ledger.products import Products
 from ledger.settings import MysqlUrl
 from ledger.timeline import Timeline
-from sharding.events import EventId, Kind
+from sharding.events import Counts, EventId, Kind
 from sharding.orders import OrderState, request_id_of
 from sharding.partitions import Entry
 from tests.ledger.conftest import NewProduct, Stream, fetch, new_metrics, write
@@ -89,6 +89,11 @@ class Sale:
         assert shard[0][:4] == (own["available"], own["held"], own["sold"], own["loaded"])
         return found
 
+    async def differences(self) -> Sequence[tuple[object, ...]]:
+        """Of shards: how each stands, available units live less ledger, how often that changed."""
+        sql = "SELECT state, available, changes FROM shard_drift WHERE product_id = %s ORDER BY id"
+        return await fetch(self.database, sql, self.product_id)
+
     async def lose_product(self) -> None:
         """Its row goes; who brings it back writes it as it was."""
         sql = "UPDATE product_inventory SET product_id = %s WHERE product_id = %s"
@@ -140,8 +145,49 @@ async def test_an_event_of_a_product_that_was_missing_is_applied_once_it_is_ther
     (closed,) = [each for each in await sale.all_letters() if each.id == letter.id]
     assert (closed.state, closed.actor, closed.remark) == ("retried", "ann", "put right")
     assert await sale.open_letters() == []
+    # The shard goes on from a later event, so what this one says of it is no news.
+    assert await sale.differences() == [("open", -5, 0)]
     await sale.apply(sales_of(sale, 1))
     assert sale.drifts == 1
+    assert await sale.differences() == [("passed", -5, 0)]
+
+
+async def test_what_a_repair_has_made_up_for_is_not_applied_again(sale: Sale) -> None:
+    await sale.lose_product()
+    await sale.apply(sales_of(sale, 2, 3))
+    await sale.find_product()
+    await sale.apply(sale.events.mark(sale.product_id))
+    (letter,) = await sale.open_letters()
+    (drift,) = await fetch(
+        sale.database, "SELECT id FROM shard_drift WHERE product_id = %s", sale.product_id
+    )
+    missed = Counts(-5, 0, 5, 0)
+    repair = sale.events.repair(
+        sale.product_id, drift[0], ledger=missed, actor="eve", reason="counted"
+    )
+    await sale.apply(repair, sales_of(sale, 1))
+    assert await sale.counts() == (94, 0, 6)
+    (covered,) = [each for each in await sale.all_letters() if each.id == letter.id]
+    assert (covered.state, covered.actor) == ("discarded", "eve")
+    assert covered.remark == f"covered by repair {drift[0]}"
+    conflict, _ = await sale.refusal(letter)
+    assert conflict is Conflict.DEAD_LETTER_CLOSED
+
+
+async def test_a_product_is_not_loaded_while_the_ledger_lacks_what_was_sold_of_it(
+    sale: Sale,
+) -> None:
+    await sale.lose_product()
+    await sale.apply(sales_of(sale, 2))
+    await sale.find_product()
+    products = Products(sale.database)
+    with pytest.raises(LedgerConflictError) as caught:
+        await products.begin_load(sale.product_id, partitions=48, default_shards=1)
+    assert caught.value.conflict is Conflict.DEAD_LETTERS_OPEN
+    (letter,) = await sale.open_letters()
+    await sale.retry(letter)
+    plan, _ = await products.begin_load(sale.product_id, partitions=48, default_shards=1)
+    assert sum(plan.amounts) + plan.buffer == 98
 
 
 async def test_a_letter_whose_shard_followed_changes_the_product_alone(sale: Sale) -> None:

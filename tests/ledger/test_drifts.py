@@ -256,6 +256,39 @@ async def test_the_equation_has_every_term_and_both_halves(
     assert found.live.available == 1_015
 
 
+async def test_units_that_left_the_buffer_are_on_their_way_until_they_arrive(
+    applier: Applier, database: Database, shard: Shard
+) -> None:
+    await write(
+        database,
+        "UPDATE product_inventory SET total_stock = total_stock + 30, buffer_stock = buffer_stock + 10,"
+        " released_stock = 20, available_stock = available_stock + 20 WHERE product_id = %s",
+        shard.product_id,
+    )
+    for arrived in (0, 15, 20):
+        if arrived:
+            before = (await Audits(database).read(shard.product_id)).ledger.in_transit
+            units = before - (20 - arrived)
+            await shard.apply(applier, shard.events.buffer(shard.product_id, units))
+        found = await Audits(database).read(shard.product_id)
+        assert (found.balanced, found.ledger.in_transit) == (True, 20 - arrived)
+        assert (found.ledger.buffer, found.ledger.available) == (10, UNITS - 1 + arrived)
+
+
+async def test_a_product_that_is_sold_from_its_row_is_audited_by_it(
+    database: Database, new_product: NewProduct
+) -> None:
+    product_id = await new_product(UNITS)
+    await write(
+        database,
+        "UPDATE product_inventory SET status = 'open', epoch = 1, available_stock = available_stock - 3,"
+        " sold_count = 3 WHERE product_id = %s",
+        product_id,
+    )
+    found = await Audits(database).read(product_id)
+    assert (found.balanced, found.ledger.available, found.ledger.sold) == (True, UNITS - 3, 3)
+
+
 async def test_a_restock_that_only_the_shard_knows_of_unbalances_the_ledger(
     applier: Applier, database: Database, shard: Shard
 ) -> None:

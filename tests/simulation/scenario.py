@@ -70,6 +70,8 @@ KNOWN_ASKED_AGAIN = 10
 """Requests that are asked again at the end though their outcome is known."""
 LOSSY = 0.5
 """How many simulations have replicas that lack what they have not confirmed."""
+EPOCHS_AWAY = 1_000
+"""So many loads no product has."""
 SOLD_OUT_WITHIN = 60
 """Sales by which a product is sold out at the end."""
 
@@ -346,6 +348,27 @@ async def audit(shop: Shop) -> None:
         return
 
 
+async def undo_too_late(shop: Shop) -> None:
+    """A worker wants an effect undone whose load is over: the ledger has its units."""
+    row = shop.ledger.rows[shop.any_product()]
+    partition = Layout(0, 1).partition(0, product_id=row.product_id, partitions=PARTITIONS)
+    try:
+        is_back = await shop.ask(
+            lambda process: process.stock.undo(
+                row.product_id,
+                epoch=row.epoch + EPOCHS_AWAY,
+                partition=partition,
+                request_id="long ago",
+                quantity=1,
+                undone=EventId(1, 1),
+            )
+        )
+    except StockUnavailableError:
+        return
+    if is_back:
+        raise ViolationError(f"I1: units of another load came back to {row}")
+
+
 async def freeze(shop: Shop) -> None:
     """A product is frozen for a while, whatever happens to it meanwhile."""
     row = shop.ledger.rows[shop.any_product()]
@@ -458,8 +481,9 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
     (resolve, 3),
     (change_layout, 6),
     (rebalance, 0.5),
-    (audit, 1),
+    (audit, 1.5),
     (freeze, 0.5),
+    (undo_too_late, 0.5),
     (work, 1.5),
     (lose_a_node, 1),
     (move_a_partition, 0.3),

@@ -38,6 +38,15 @@ ORDERS = SHARD | {
     b"ends": b"order 5 5:C:2:7,retake 6 6:F:3:0",
     b"decisions": b"5:E:7,6:F:0",
 }
+MARK = SHARD | {b"kind": b"mark", b"damaged": b""}
+REPAIR = SHARD | {
+    b"kind": b"repair",
+    b"drift": b"7",
+    b"live": b"-1 0 0 0",
+    b"ledger": b"0 0 0 0",
+    b"actor": b"ann",
+    b"reason": b"counted",
+}
 RESTOCK = SHARD | {b"kind": b"restock", b"request": b"in-1", b"quantity": b"5", b"reason": b""}
 
 
@@ -88,6 +97,18 @@ def test_units_that_left_at_another_shard_make_loaded_negative() -> None:
     assert event.counts.loaded == -40
 
 
+def test_a_marker_tells_of_counts_that_no_script_has_written() -> None:
+    event = decode(ID, MARK | {b"available": b"-5", b"damaged": b"available held"})
+    assert (event.kind, event.damaged) == (Kind.MARK, "available held")
+    assert event.counts == (-5, 0, 2, 10)
+
+
+def test_a_repair_says_what_it_changed_on_either_side() -> None:
+    event = decode(ID, REPAIR | {b"ledger": b"1 0 -2 3"})
+    assert event.repair == (7, (-1, 0, 0, 0), (1, 0, -2, 3), "ann")
+    assert event.reason == "counted"
+
+
 def without(fields: dict[bytes, bytes], name: bytes) -> dict[bytes, bytes]:
     return {key: value for key, value in fields.items() if key != name}
 
@@ -126,6 +147,12 @@ def without(fields: dict[bytes, bytes], name: bytes) -> dict[bytes, bytes]:
         (ORDERS | {b"ends": b"a:C:2:7"}, "no end of a hold"),
         (ORDERS | {b"ends": b"order 9223372036854775808 5:C:2:7"}, "out of bounds"),
         (ORDERS | {b"decisions": b"5:Q:7"}, "no decision"),
+        (without(MARK, b"damaged"), "no field damaged"),
+        (REPAIR | {b"available": b"-5"}, "available is not a whole number"),
+        (REPAIR | {b"drift": b"0"}, "drift out of bounds"),
+        (REPAIR | {b"live": b"1 2 3"}, "live has 5 characters"),
+        (REPAIR | {b"ledger": b"1 2 3 x"}, "ledger is not four whole numbers"),
+        (REPAIR | {b"actor": b"a" * 65}, "actor has 65 characters"),
     ],
 )
 def test_an_entry_that_no_script_writes_is_named(fields: dict[bytes, bytes], why: str) -> None:
@@ -134,12 +161,14 @@ def test_an_entry_that_no_script_writes_is_named(fields: dict[bytes, bytes], why
     assert len(str(failure.value)) < 200
 
 
-_NAMES = st.sampled_from([*DEDUCT, *RESTOCK, *ORDERS, b"peer", b"transfer", b"state", b"layout"])
+_NAMES = st.sampled_from(
+    [*DEDUCT, *RESTOCK, *ORDERS, *MARK, *REPAIR, b"peer", b"transfer", b"state", b"layout"]
+)
 
 
 @given(st.dictionaries(_NAMES, st.binary(max_size=40)), st.sampled_from(list(Kind)))
 def test_rubbish_is_either_an_event_or_malformed(rubbish: dict[bytes, bytes], kind: Kind) -> None:
-    fields = DEDUCT | RESTOCK | ORDERS | rubbish | {b"kind": kind.value.encode()}
+    fields = DEDUCT | RESTOCK | ORDERS | MARK | REPAIR | rubbish | {b"kind": kind.value.encode()}
     try:
         event = decode(ID, fields)
     except MalformedEventError:

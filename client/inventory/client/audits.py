@@ -70,9 +70,9 @@ class Repair:
 def audit_of(message: admin_pb2.AuditResponse) -> Audit:
     return Audit(
         balanced=message.balanced,
-        drifts=tuple(_drift_of(drift) for drift in message.drifts),
-        ledger=_balance_of(message.ledger),
-        live=_balance_of(message.live),
+        drifts=tuple(drift_of(drift) for drift in message.drifts),
+        ledger=balance_of(message.ledger),
+        live=balance_of(message.live),
         audited_ms=message.audited_ms,
         shards=message.shards,
     )
@@ -80,11 +80,11 @@ def audit_of(message: admin_pb2.AuditResponse) -> Audit:
 
 def repair_of(message: admin_pb2.RepairResponse) -> Repair:
     return Repair(
-        drifts=tuple(_drift_of(drift) for drift in message.drifts), applied=message.applied
+        drifts=tuple(drift_of(drift) for drift in message.drifts), applied=message.applied
     )
 
 
-def _balance_of(message: admin_pb2.UnitBalance) -> UnitBalance:
+def balance_of(message: admin_pb2.UnitBalance) -> UnitBalance:
     return UnitBalance(
         loaded=message.loaded,
         restocked=message.restocked,
@@ -98,7 +98,7 @@ def _balance_of(message: admin_pb2.UnitBalance) -> UnitBalance:
     )
 
 
-def _drift_of(message: admin_pb2.ShardDrift) -> ShardDrift:
+def drift_of(message: admin_pb2.ShardDrift) -> ShardDrift:
     return ShardDrift(
         partition=message.partition,
         available=message.available,
