@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from ledger.events_feed import EventsFeed
 from ledger.holds import Holds
 from ledger.service_events import ServiceEventKind
+from server.metrics import Metrics as ServerMetrics
 from sharding.coordinator import DueOrder, DueOrders
 from sharding.errors import StockUnavailableError
 from sharding.ordering import PARKED, UNFINISHED, Orders
@@ -339,9 +340,10 @@ async def test_callers_are_told_of_an_order_that_is_paid_when_its_units_are_gone
     await orders.drain()
 
 
-def test_alerts_speak_of_figures_that_the_worker_has() -> None:
+def test_alerts_speak_of_figures_that_workers_and_servers_have() -> None:
     registry = CollectorRegistry()
     WorkerMetrics(registry)
+    ServerMetrics(registry)
     names = {
         sample.name + suffix
         for family in registry.collect()
