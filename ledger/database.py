@@ -9,7 +9,7 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import aiomysql
 from pymysql.constants import CLIENT, CR
@@ -18,6 +18,7 @@ from pymysql.err import MySQLError, OperationalError
 from ledger.errors import LedgerError
 from ledger.metrics import LedgerMetrics
 from ledger.mysql_errors import LOST, TIMED_OUT, passing_kind, translated
+from ledger.servers import PerServer
 from ledger.settings import LedgerSettings, MysqlUrl
 from ledger.statements import statement
 
@@ -87,18 +88,6 @@ class Database:
         self._slots = asyncio.Semaphore(connections)
         self._idle: list[tuple[Any, float]] = []
         """Connections and when they were put back, the latest last."""
-
-    @classmethod
-    def from_settings(cls, settings: LedgerSettings, metrics: LedgerMetrics) -> Self:
-        """A pool as the settings say; connects nowhere yet."""
-        return cls(
-            settings.mysql_url,
-            metrics,
-            connections=settings.mysql_connections,
-            connect_timeout_ms=settings.mysql_connect_timeout_ms,
-            timeout_ms=settings.mysql_timeout_ms,
-            lock_wait_s=settings.mysql_lock_wait_s,
-        )
 
     @property
     def server(self) -> str:
@@ -185,6 +174,20 @@ class Database:
     def _discard_idle(self) -> None:
         while self._idle:
             self._idle.pop()[0].close()
+
+
+def databases(settings: LedgerSettings, metrics: LedgerMetrics) -> PerServer[Database]:
+    """A pool for each server as the settings say; connects nowhere yet."""
+    return PerServer(settings.mysql_servers).each(
+        lambda url: Database(
+            url,
+            metrics,
+            connections=settings.mysql_connections,
+            connect_timeout_ms=settings.mysql_connect_timeout_ms,
+            timeout_ms=settings.mysql_timeout_ms,
+            lock_wait_s=settings.mysql_lock_wait_s,
+        )
+    )
 
 
 class _Cursor(aiomysql.Cursor):  # type: ignore[misc]  # aiomysql has no annotations

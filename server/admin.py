@@ -1,10 +1,13 @@
 """AdminService: the operator's calls. Protobuf ends here."""
 
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 
 from inventory.v1 import admin_pb2 as messages
 from ledger.dead_letters import DeadLetterRow, DeadLetters
 from ledger.products import JournalKind, ProductRow, Products, ProductSettings
+from ledger.servers import PerServer
 from server import validation
 from server.calls import Context, remaining_s
 from server.errors import Violation
@@ -23,10 +26,10 @@ class AdminService:
     """One method for each call of the contract that this version has, by its name in snake_case;
     those on holds are in server/holds.py."""
 
-    products: Products
+    products: PerServer[Products]
     lifecycle: Lifecycle
     resharding: Resharding
-    dead_letters: DeadLetters
+    dead_letters: PerServer[DeadLetters]
     overview: Overview
     partitions: int
     close_wait_s_max: float
@@ -37,7 +40,7 @@ class AdminService:
     ) -> messages.PutProductResponse:
         """Write a product, or the settings of one that is closed."""
         _check_product(request, self.partitions)
-        row = await self.products.put(_settings(request))
+        row = await self.products.of(request.product_id).put(_settings(request))
         return messages.PutProductResponse(product=_product(row))
 
     async def get_product(
@@ -45,7 +48,7 @@ class AdminService:
     ) -> messages.GetProductResponse:
         """Read a ledger row."""
         validation.product_id(request.product_id)
-        row = await self.products.get(request.product_id)
+        row = await self.products.of(request.product_id).get(request.product_id)
         return messages.GetProductResponse(product=_product(row))
 
     async def list_products(
@@ -55,7 +58,8 @@ class AdminService:
         after = request.after_product_id
         validation.check(validation.at_least("after_product_id", after, 0))
         size = validation.page_size(request.page_size)
-        rows = await self.products.list(after=after, limit=size)
+        pages = await self.products.from_all(lambda each: each.list(after=after, limit=size))
+        rows = sorted(chain(*pages), key=attrgetter("product_id"))[:size]
         return messages.ListProductsResponse(
             products=map(_product, rows),
             next_after_product_id=rows[-1].product_id if len(rows) == size else 0,
@@ -108,7 +112,11 @@ class AdminService:
         """Read a page of events that could not be applied."""
         validation.check(validation.at_least("after_id", request.after_id, 0))
         size = validation.page_size(request.page_size)
-        rows = await self.dead_letters.list(after=request.after_id, limit=size)
+        rows = await self.dead_letters.page(
+            lambda each, after: each.list(after=after, limit=size),
+            after=request.after_id,
+            limit=size,
+        )
         return messages.ListDeadLettersResponse(
             letters=map(_letter, rows),
             next_after_id=rows[-1].id if len(rows) == size else 0,

@@ -13,6 +13,7 @@ from grpc import StatusCode
 
 from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, ProductRow, Products
+from ledger.servers import PerServer
 from server.errors import RefusedError, refused, unavailable
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
 from sharding.outcomes import Answer, Outcome, State
@@ -46,7 +47,12 @@ class Lifecycle:
     """Loads, closes and corrects products."""
 
     def __init__(
-        self, stock: Stock, products: Products, *, partitions: int, default_shards: int
+        self,
+        stock: Stock,
+        products: PerServer[Products],
+        *,
+        partitions: int,
+        default_shards: int,
     ) -> None:
         self._stock = stock
         self._products = products
@@ -62,14 +68,15 @@ class Lifecycle:
 
         RefusedError LOAD_PENDING if it broke off after it was begun.
         """
-        plan, wanted = await self._products.begin_load(
+        products = self._products.of(product_id)
+        plan, wanted = await products.begin_load(
             product_id, partitions=self._partitions, default_shards=self._default_shards
         )
         if not wanted:
             return Loaded(plan, now=False)
         try:
             await self._stock.load(plan)
-            await self._products.finish_load(plan)
+            await products.finish_load(plan)
         except LoadConflictError as error:
             raise _conflict("LOAD_CONFLICT", "the live stock is in another epoch") from error
         except (StockUnavailableError, LedgerUnavailableError) as error:
@@ -81,13 +88,14 @@ class Lifecycle:
 
         RefusedError CLOSE_PENDING if it broke off, or `wait_s` is too short, after it was begun.
         """
-        row = await self._products.begin_close(product_id)
+        products = self._products.of(product_id)
+        row = await products.begin_close(product_id)
         if row.status is State.CLOSED:
             return row
         try:
             if not await self._closed_within(wait_s, row):
                 raise _close_pending()
-            return await self._products.finish_close(product_id, epoch=row.epoch)
+            return await products.finish_close(product_id, epoch=row.epoch)
         except CloseBusyError as error:
             raise _close_busy() from error
         except (StockUnavailableError, LedgerUnavailableError) as error:
@@ -97,10 +105,11 @@ class Lifecycle:
 
     async def correct(self, wanted: Correction) -> bool:
         """Restock or remove; returns whether it had been done before."""
-        earlier = await self._products.find_adjustment(wanted.product_id, wanted.request_id)
+        products = self._products.of(wanted.product_id)
+        earlier = await products.find_adjustment(wanted.product_id, wanted.request_id)
         if earlier:
             return _repeated(earlier, wanted)
-        row = await self._products.get(wanted.product_id)
+        row = await products.get(wanted.product_id)
         if row.status is State.CLOSED:
             return await self._correct_closed(wanted)
         answer = await self._correct_live(wanted)
@@ -128,10 +137,11 @@ class Lifecycle:
 
         The row does not say how many: those that left in a change of the layout closed, too.
         """
-        return await self._products.closed_shards(row.product_id, epoch=row.epoch) >= shards
+        products = self._products.of(row.product_id)
+        return await products.closed_shards(row.product_id, epoch=row.epoch) >= shards
 
     async def _correct_closed(self, wanted: Correction) -> bool:
-        done = await self._products.adjust_closed(
+        done = await self._products.of(wanted.product_id).adjust_closed(
             wanted.kind,
             wanted.product_id,
             request_id=wanted.request_id,

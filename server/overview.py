@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.migrate import schema_version
+from ledger.servers import PerServer
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
-from sharding.partitions import PartitionHead, Partitions
+from sharding.events import EventId
+from sharding.partitions import NOTHING_APPLIED, Checkpoint, PartitionHead, Partitions
 from sharding.slots import slot_of
 
 REACH_S = 1.0
@@ -18,7 +20,10 @@ REACH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition; `backlog` is the number of its events that the ledger does not have."""
+    """One partition; `backlog` is the number of its events that the ledger does not have.
+
+    With several MySQL servers at most that number: events are numbered over all of their streams.
+    """
 
     partition: int
     slot: int
@@ -28,7 +33,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """All partitions, in their order, and how many migrations the ledger has applied."""
+    """All partitions, in their order, and how many migrations all servers of the ledger have applied."""
 
     partitions: Sequence[PartitionState]
     schema_version: int
@@ -41,13 +46,12 @@ class Overview:
         self,
         cluster: Cluster,
         partitions: Partitions,
-        checkpoints: Checkpoints,
-        database: Database,
+        databases: PerServer[Database],
     ) -> None:
         self._cluster = cluster
         self._partitions = partitions
-        self._checkpoints = checkpoints
-        self._database = database
+        self._databases = databases
+        self._checkpoints = databases.each(Checkpoints)
 
     async def reaches_redis(self) -> bool:
         """Whether some master answers within REACH_S. PartitionCountError."""
@@ -67,20 +71,22 @@ class Overview:
 
     async def read(self) -> ClusterState:
         """The state of everything; LedgerUnavailableError, while a node that is away is a state."""
-        checkpoints = await self._checkpoints.all()
-        version = await schema_version(self._database)
+        checkpoints = await self._checkpoints.from_all(lambda each: each.all())
+        version = min(await self._databases.from_all(schema_version))
         async with asyncio.TaskGroup() as group:
             heads = [
                 group.create_task(self._head(partition))
                 for partition in range(len(self._cluster.tags))
             ]
-        applied = {partition: found.id.number for partition, found in checkpoints.items()}
         states = [
             PartitionState(
                 partition=partition,
                 slot=slot_of(self._cluster.tags[partition]),
                 head=head.result(),
-                backlog=max(0, head.result().number - applied.get(partition, 0)),
+                backlog=sum(
+                    _unapplied(head.result().last(ledger), found.get(partition, NOTHING_APPLIED))
+                    for ledger, found in enumerate(checkpoints)
+                ),
             )
             for partition, head in enumerate(heads)
         ]
@@ -93,6 +99,10 @@ class Overview:
             return PartitionHead(
                 is_open=False, reason=error.reason.value, generation=0, number=0, partitions=0
             )
+
+
+def _unapplied(last: EventId, applied: Checkpoint) -> int:
+    return max(0, last.number - applied.id.number)
 
 
 async def _one_answers(asked: Sequence[asyncio.Task[PartitionHead]]) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 
 from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, Products
+from ledger.servers import PerServer
 from server.errors import refused
 from sharding.outcomes import Answer, Outcome, Resolution, Resolved
 from sharding.stock import Stock
@@ -15,7 +16,7 @@ JOURNAL_LOOK_S = 0.5
 class Resolver:
     """Decides requests."""
 
-    def __init__(self, stock: Stock, products: Products) -> None:
+    def __init__(self, stock: Stock, products: PerServer[Products]) -> None:
         self._stock = stock
         self._products = products
 
@@ -37,6 +38,6 @@ class Resolver:
     async def _in_journal(self, product_id: int, request_id: str) -> Adjustment | None:
         try:
             async with asyncio.timeout(JOURNAL_LOOK_S):
-                return await self._products.find_request(product_id, request_id)
+                return await self._products.of(product_id).find_request(product_id, request_id)
         except (LedgerUnavailableError, TimeoutError):
             return None

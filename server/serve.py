@@ -22,17 +22,22 @@ from prometheus_client import (
 )
 from structlog.typing import FilteringBoundLogger
 
-from ledger.checkpoints import Checkpoints
-from ledger.database import Database
+from ledger.agreement import ANSWER_S, Agreement
+from ledger.database import databases
 from ledger.dead_letters import DeadLetters
 from ledger.demand import Demand
-from ledger.errors import LedgerError, PartitionsDifferError, SchemaError
+from ledger.errors import (
+    LedgerError,
+    PartitionsDifferError,
+    SchemaError,
+    ServersDifferError,
+)
 from ledger.events_feed import EventsFeed
 from ledger.holds import Holds
 from ledger.layouts import Layouts
 from ledger.metrics import LedgerMetrics
-from ledger.migrate import require_schema
 from ledger.products import Products
+from ledger.servers import PerServer
 from server.admin import AdminService
 from server.calls import Calls
 from server.demand import DemandReporter
@@ -55,7 +60,7 @@ from server.streams import Lives
 from server.supervisor import INTERRUPTED, SETUP_ERROR, SetupError
 from server.wire import ResultEncoder
 from sharding.cluster import Cluster
-from sharding.errors import PartitionCountError, StockUnavailableError
+from sharding.errors import PartitionCountError, ServerCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
 from sharding.ordering import Orders
 from sharding.partitions import Partitions
@@ -64,12 +69,8 @@ from sharding.stock import Stock
 
 LOOK_S = 1.0
 """Time between two looks at whether Redis is there."""
-LEDGER_ANSWER_S = 3.0
-"""How long the services wait at the start for the ledger to confirm tables and partition count."""
 STOCK_DRAIN_S = 2.0
 """How long work may take that was sent to Redis and that nobody waits for any more."""
-
-LEDGERS = 1
 
 ORPHAN_SLACK_S = 4.0
 """What a process may take beyond its calls, to close connections, when its parent has died."""
@@ -111,7 +112,9 @@ class Process:
         self._readiness = Readiness(
             servicer, self._metrics, services=[service.full_name for service in SERVICES]
         )
-        self._database = Database.from_settings(settings, LedgerMetrics(registry))
+        self._databases = databases(settings, LedgerMetrics(registry))
+        self._unasked = set(range(len(self._databases)))
+        """MySQL servers that have neither agreed nor failed to answer yet."""
         self._stopping = asyncio.Event()
         self._at_once = False
         self._ledger_asked = asyncio.Event()
@@ -120,7 +123,7 @@ class Process:
         """No call is left. Loops look at it as well as being cancelled: Python 3.11's wait_for, on
         which the libraries build, can lose a cancellation."""
         self._setup_error = ""
-        self._said: dict[str, str] = {}
+        self._said: dict[tuple[str, int], str] = {}
 
     async def run(self) -> None:
         """Serve until told to stop. SetupError."""
@@ -143,7 +146,7 @@ class Process:
                 serving.cancel()
         finally:
             await self._server.stop(0)
-            await self._database.close()
+            await self._databases.from_all(lambda each: each.close())
         if self._setup_error:
             raise SetupError(self._setup_error)
 
@@ -189,34 +192,46 @@ class Process:
         self._stopping.set()
 
     async def _agree(self) -> None:
-        """Compare tables and partition count with the ledger's as soon as that answers.
+        """Compare the settings with what each MySQL server has on record as soon as that answers.
 
-        Another count would look for every product at another place, and find none.
+        Another partition count, or another order of the servers, would look for every product at another
+        place, and find none.
         """
-        checkpoints = Checkpoints(self._database)
+        agreement = Agreement(self._databases, partitions=self._settings.partitions)
+        async with asyncio.TaskGroup() as group:
+            for server in range(len(self._databases)):
+                group.create_task(self._agree_with(agreement, server), name=f"agree {server}")
+
+    async def _agree_with(self, agreement: Agreement, server: int) -> None:
         while not self._ended.is_set():
             try:
-                async with asyncio.timeout(LEDGER_ANSWER_S):
-                    await require_schema(self._database)
-                    await checkpoints.prepare(self._settings.partitions)
-            except (PartitionsDifferError, SchemaError) as error:
+                async with asyncio.timeout(ANSWER_S):
+                    await agreement.confirm(server)
+            except (PartitionsDifferError, SchemaError, ServersDifferError) as error:
                 self._setup_failed(error)
                 return
             except (LedgerError, TimeoutError) as error:
-                self._say_once("ledger_away", str(error) or "no answer")
+                where = self._databases.all[server].server
+                self._say_once("ledger_away", str(error) or f"MySQL at {where}: no answer", server)
             else:
-                self._ledger_asked.set()
+                self._note_asked(server)
                 return
-            self._ledger_asked.set()
+            self._note_asked(server)
             await asyncio.sleep(LOOK_S)
+
+    def _note_asked(self, server: int) -> None:
+        """The services open once each server was asked: one that is away keeps no other waiting."""
+        self._unasked.discard(server)
+        if not self._unasked:
+            self._ledger_asked.set()
 
     def _setup_failed(self, error: Exception) -> None:
         self._setup_error = str(error)
         self._stop_at_once()
 
-    def _say_once(self, event: str, detail: str) -> None:
-        if self._said.get(event) != detail:
-            self._said[event] = detail
+    def _say_once(self, event: str, detail: str, server: int = 0) -> None:
+        if self._said.get((event, server)) != detail:
+            self._said[event, server] = detail
             self._log.warning(event, detail=detail)
 
     async def _serve(self) -> None:
@@ -233,7 +248,7 @@ class Process:
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._watch(overview), name="watch")
                 loops.create_task(self._reporter(stock).run(self._ended), name="demand")
-        except* PartitionCountError as wrong:
+        except* (PartitionCountError, ServerCountError) as wrong:
             self._setup_failed(wrong.exceptions[0])
         finally:
             await _drain(intake, orders, stock, self._log)
@@ -243,7 +258,9 @@ class Process:
         """The cluster as soon as it answers; None if the process ends before."""
         while not self._ended.is_set():
             try:
-                return await Cluster.connect(self._settings, self._stock_metrics)
+                return await Cluster.connect(
+                    self._settings, self._stock_metrics, ledgers=len(self._databases)
+                )
             except StockUnavailableError as error:
                 self._say_once("redis_away", error.detail)
                 self._settled.set()
@@ -251,12 +268,11 @@ class Process:
         return None
 
     def _open(self, cluster: Cluster, stock: Stock, intake: Intake, orders: Orders) -> Overview:
-        products = Products(self._database)
+        products = self._databases.each(Products)
         overview = Overview(
             cluster,
-            Partitions(cluster, partitions=self._settings.partitions, ledgers=LEDGERS),
-            Checkpoints(self._database),
-            self._database,
+            Partitions(cluster, partitions=self._settings.partitions),
+            self._databases,
         )
         grace_s = self._settings.confirm_grace_s
         self._calls.serve(
@@ -268,12 +284,14 @@ class Process:
         self._calls.serve(
             ADMIN,
             self._admin(stock, products, overview),
-            HoldService(Holds(self._database), orders, intake, grace_s),
+            HoldService(self._databases.each(Holds), orders, intake, grace_s),
         )
         self._settled.set()
         return overview
 
-    def _inventory(self, stock: Stock, products: Products, intake: Intake) -> InventoryService:
+    def _inventory(
+        self, stock: Stock, products: PerServer[Products], intake: Intake
+    ) -> InventoryService:
         return InventoryService(
             intake=intake,
             reader=StockReader(stock, products),
@@ -285,10 +303,11 @@ class Process:
         )
 
     def _events(self) -> EventService:
-        feed = EventsFeed(self._database)
-        return EventService(feed, Tail(feed), self._lives)
+        return EventService(self._databases.each(EventsFeed).each(Tail), self._lives)
 
-    def _admin(self, stock: Stock, products: Products, overview: Overview) -> AdminService:
+    def _admin(
+        self, stock: Stock, products: PerServer[Products], overview: Overview
+    ) -> AdminService:
         settings = self._settings
         return AdminService(
             products=products,
@@ -298,8 +317,8 @@ class Process:
                 partitions=settings.partitions,
                 default_shards=settings.default_shards,
             ),
-            resharding=Resharding(Layouts(self._database), partitions=settings.partitions),
-            dead_letters=DeadLetters(self._database),
+            resharding=Resharding(self._databases.each(Layouts), partitions=settings.partitions),
+            dead_letters=self._databases.each(DeadLetters),
             overview=overview,
             partitions=settings.partitions,
             close_wait_s_max=settings.close_wait_s_max,
@@ -309,7 +328,7 @@ class Process:
     def _reporter(self, stock: Stock) -> DemandReporter:
         return DemandReporter(
             stock,
-            Demand(self._database),
+            self._databases.each(Demand),
             self._metrics,
             hot_rate_per_s=self._settings.hot_rate_per_s,
         )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from inventory.v1 import inventory_pb2 as messages
 from ledger.errors import UnknownProductError
 from ledger.products import ProductRow, Products
+from ledger.servers import PerServer
 from sharding.outcomes import ProductStock, ShardStock, State
 from sharding.stock import Stock
 
@@ -16,7 +17,7 @@ STATUSES: Mapping[State, messages.ProductStatus.ValueType] = {
 class StockReader:
     """Reads the stock of products that are on sale from Redis, of others from the ledger."""
 
-    def __init__(self, stock: Stock, products: Products) -> None:
+    def __init__(self, stock: Stock, products: PerServer[Products]) -> None:
         self._stock = stock
         self._products = products
 
@@ -25,7 +26,7 @@ class StockReader:
         live = await self._stock.read(product_id)
         if live is not None and live.state is not State.CLOSED:
             return _live(live)
-        return _at_rest(await self._products.get(product_id))
+        return _at_rest(await self._products.of(product_id).get(product_id))
 
     async def find(self, product_id: int) -> messages.Stock | None:
         """The same, with None for a product that is unknown."""

@@ -51,9 +51,16 @@ class Cluster:
     """The Redis Cluster as the partitions see it. `connect` makes one."""
 
     def __init__(
-        self, settings: StockSettings, metrics: StockMetrics, topology: RedisCluster
+        self,
+        settings: StockSettings,
+        metrics: StockMetrics,
+        topology: RedisCluster,
+        *,
+        ledgers: int = 1,
     ) -> None:
         self.settings = settings
+        self.ledgers = ledgers
+        """MySQL servers that share the products out; each partition has a stream for each of them."""
         self.metrics = metrics
         self.tags = tags(settings.partitions)
         self._slots = tuple(slot_of(tag) for tag in self.tags)
@@ -69,9 +76,11 @@ class Cluster:
         self._patience_s = settings.redis_patience_ms / 1_000
 
     @classmethod
-    async def connect(cls, settings: StockSettings, metrics: StockMetrics) -> Self:
+    async def connect(
+        cls, settings: StockSettings, metrics: StockMetrics, *, ledgers: int = 1
+    ) -> Self:
         """Read the topology. StockUnavailableError, naming the addresses, if no node answers."""
-        cluster = cls(settings, metrics, _topology_client(settings))
+        cluster = cls(settings, metrics, _topology_client(settings), ledgers=ledgers)
         trouble = await cluster._refresh()
         if cluster._nodes == [None] * settings.partitions:
             await cluster.close()

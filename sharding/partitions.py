@@ -5,7 +5,12 @@ from typing import NamedTuple
 
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
-from sharding.errors import NotOpenableError, PartitionCountError, StockUnavailableError
+from sharding.errors import (
+    NotOpenableError,
+    PartitionCountError,
+    ServerCountError,
+    StockUnavailableError,
+)
 from sharding.events import BEFORE_ALL, EventId
 from sharding.outcomes import Reason
 from sharding.scripts import script
@@ -41,34 +46,50 @@ class PartitionHead(NamedTuple):
     generation: int
     number: int
     partitions: int
+    lasts: Sequence[EventId] = ()
+    """The last event in the stream of each MySQL server, in their order; none where there is no head."""
+
+    def last(self, ledger: int) -> EventId:
+        """The last event in one stream; BEFORE_ALL where nobody knows."""
+        return self.lasts[ledger] if ledger < len(self.lasts) else BEFORE_ALL
 
 
 class Partitions:
     """Every method raises StockUnavailableError when the partition's node is away."""
 
-    def __init__(self, cluster: Cluster, *, partitions: int, ledgers: int) -> None:
+    def __init__(self, cluster: Cluster, *, partitions: int) -> None:
         self._cluster = cluster
         self._partitions = partitions
-        self._ledgers = ledgers
 
     async def head(self, partition: int, *, opening: int = 0) -> PartitionHead:
         """Open only if it was opened as `opening` or later, the last generation that was issued.
 
-        PartitionCountError if the cluster was set up with another partition count.
+        PartitionCountError, ServerCountError if the cluster was set up with another partition count or
+        for another number of MySQL servers.
         """
         reply = await self._cluster.run_unfenced(
             _HEAD, partition, self._head_keys(partition), (), lane=LaneKind.READ
         )
-        why, generation, number, partitions = reply
+        why, generation, number, partitions, ledgers, *lasts = reply
         assert isinstance(why, bytes)
         assert isinstance(generation, int)
         assert isinstance(number, int)
         assert isinstance(partitions, int)
+        assert isinstance(ledgers, int)
         if partitions not in (0, self._partitions):
             raise PartitionCountError(_other_count(partitions, self._partitions))
+        if ledgers not in (0, self._cluster.ledgers):
+            raise ServerCountError(_other_servers(ledgers, self._cluster.ledgers))
         if not why and generation < opening:
             why = b"WENT_BACK"
-        return PartitionHead(not why, why.decode(), generation, number, partitions)
+        return PartitionHead(
+            is_open=not why,
+            reason=why.decode(),
+            generation=generation,
+            number=number,
+            partitions=partitions,
+            lasts=[EventId.parse(last) for last in lasts if isinstance(last, bytes)],
+        )
 
     async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
         """Up to `count` entries after an id, oldest first; never waits for new ones."""
@@ -94,9 +115,9 @@ class Partitions:
 
         NotOpenableError unless it was never used or has all that the ledgers have.
         """
-        assert len(checkpoints) == self._ledgers
         tag = self._tag(partition)
-        streams = [keys.events(tag, ledger) for ledger in range(self._ledgers)]
+        streams = self._streams(tag)
+        assert len(checkpoints) == len(streams)
         proofs = [part for checkpoint in checkpoints for part in map(str, checkpoint)]
         reply = await self._cluster.run_unfenced(
             _OPEN,
@@ -106,7 +127,9 @@ class Partitions:
             lane=LaneKind.MOVE,
         )
         if reply[0] != b"done":
-            raise _refusal(partition, reply, self._partitions)
+            raise _refusal(
+                partition, reply, partitions=self._partitions, ledgers=self._cluster.ledgers
+            )
         _, generation, number = reply
         assert isinstance(generation, int)
         assert isinstance(number, int)
@@ -116,6 +139,7 @@ class Partitions:
             generation=generation,
             number=number,
             partitions=self._partitions,
+            lasts=[EventId(generation, number)] * len(streams),
         )
 
     async def replicated(self, partition: int, *, ledger: int, last: EventId) -> bool:
@@ -133,6 +157,18 @@ class Partitions:
             lane=LaneKind.WRITE,
         )
         return reply[3] == 1
+
+    async def is_whole(self, partition: int, *, ledger: int, after: EventId) -> bool:
+        """Whether a stream still has an entry, unless it is BEFORE_ALL, and lost none after it."""
+        tag = self._tag(partition)
+        reply = await self._cluster.command(
+            partition, "XINFO", "STREAM", keys.events(tag, ledger), lane=LaneKind.READ
+        )
+        assert isinstance(reply, list)
+        found = dict(zip(reply[::2], reply[1::2], strict=True))
+        deleted = EventId.parse(found[b"max-deleted-entry-id"])
+        first = EventId.parse(found[b"recorded-first-entry-id"])
+        return deleted <= after and (after == BEFORE_ALL or first <= after)
 
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
         """Remove the entries strictly below an id; returns how many."""
@@ -166,7 +202,11 @@ class Partitions:
 
     def _head_keys(self, partition: int) -> list[str]:
         tag = self._tag(partition)
-        return [keys.head(tag), *(keys.events(tag, ledger) for ledger in range(self._ledgers))]
+        return [keys.head(tag), *self._streams(tag)]
+
+    def _streams(self, tag: str) -> list[str]:
+        """One for each MySQL server."""
+        return [keys.events(tag, ledger) for ledger in range(self._cluster.ledgers)]
 
 
 def _other_count(found: int, expected: int) -> str:
@@ -176,11 +216,22 @@ def _other_count(found: int, expected: int) -> str:
     )
 
 
-def _refusal(partition: int, reply: Sequence[object], expected: int) -> Exception:
+def _other_servers(found: int, expected: int) -> str:
+    return (
+        f"the Redis Cluster was set up for {found} MySQL servers, INVENTORY_MYSQL_URLS names "
+        f"{expected}: the number and the order of the servers are fixed"
+    )
+
+
+def _refusal(
+    partition: int, reply: Sequence[object], *, partitions: int, ledgers: int
+) -> Exception:
     word, *rest = (part.decode() if isinstance(part, bytes) else part for part in reply)
     match word, rest:
         case "partitions", [int(found)]:
-            return PartitionCountError(_other_count(found, expected))
+            return PartitionCountError(_other_count(found, partitions))
+        case "ledgers", [int(found)]:
+            return ServerCountError(_other_servers(found, ledgers))
         case "corrupt", [what]:
             return StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} {what}")
         case "behind", [number]:

@@ -1,14 +1,43 @@
-"""What the worker counts about itself."""
+"""What the worker counts about itself.
+
+Counters are of the process. Gauges of what belongs to one MySQL server have the label `ledger` where
+there are several: its place in the setting, from 0 on.
+"""
+
+from copy import copy
+from typing import Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _ROWS_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
 
 
-class WorkerMetrics:
-    """Counters of one process. Labels: event kinds, partitions and reasons, all from fixed sets."""
+class PartitionGauge:
+    """A gauge with a value for each partition."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, gauge: Gauge, *ledger: str) -> None:
+        self._gauge = gauge
+        self._ledger = ledger
+
+    def set(self, partition: int, value: float) -> None:
+        """Show a partition's value."""
+        self._gauge.labels(str(partition), *self._ledger).set(value)
+
+    def remove(self, partition: int) -> None:
+        """Show nothing of a partition any more."""
+        self._gauge.remove(str(partition), *self._ledger)
+
+    def of(self, ledger: str) -> "PartitionGauge":
+        """The same for the streams of one server."""
+        return PartitionGauge(self._gauge, ledger)
+
+
+class WorkerMetrics:
+    """Figures of one process. Labels: event kinds, partitions and reasons, all from fixed sets."""
+
+    def __init__(self, registry: CollectorRegistry, *, servers: int = 1) -> None:
+        self._servers = servers
+        by_ledger = ["ledger"] if servers > 1 else []
         self.events = Counter(
             "inventory_worker_events_total",
             "Events applied to the ledger, by kind; malformed ones are dead letters",
@@ -48,26 +77,33 @@ class WorkerMetrics:
             "Times that events which had been read were not in the stream any more, as after a failover",
             registry=registry,
         )
-        self.lag_entries = Gauge(
-            "inventory_worker_stream_lag_entries",
-            "Events that are in a partition's stream but not in the ledger",
-            ["partition"],
-            registry=registry,
+        self.lag_entries = PartitionGauge(
+            Gauge(
+                "inventory_worker_stream_lag_entries",
+                "Events that are in a partition's stream but not in the ledger; at most, where there are"
+                " several servers",
+                ["partition", *by_ledger],
+                registry=registry,
+            )
         )
-        self.lag_seconds = Gauge(
-            "inventory_worker_stream_lag_seconds",
-            "For how long the ledger has been behind a partition's stream at most",
-            ["partition"],
-            registry=registry,
+        self.lag_seconds = PartitionGauge(
+            Gauge(
+                "inventory_worker_stream_lag_seconds",
+                "For how long the ledger has been behind a partition's stream at most",
+                ["partition", *by_ledger],
+                registry=registry,
+            )
         )
         self.below_zero = Gauge(
             "inventory_worker_products_below_zero",
             "Products with less than nothing available in the ledger; for long, it is an oversell",
+            by_ledger,
             registry=registry,
         )
         self.owned = Gauge(
             "inventory_worker_partitions_owned",
             "Partitions that this worker serves",
+            by_ledger,
             registry=registry,
         )
         self.fenced = Gauge(
@@ -90,6 +126,7 @@ class WorkerMetrics:
         self.undos_open = Gauge(
             "inventory_worker_undos_open",
             "Second effects in served partitions whose units have not come back",
+            by_ledger,
             registry=registry,
         )
         self.transfers_finished = Counter(
@@ -106,6 +143,7 @@ class WorkerMetrics:
         self.transfers_stuck = Gauge(
             "inventory_worker_transfers_stuck",
             "Transfers from served partitions that have been open for more than 10 seconds",
+            by_ledger,
             registry=registry,
         )
         self.layout_changes = Counter(
@@ -117,6 +155,7 @@ class WorkerMetrics:
         self.layout_changes_open = Gauge(
             "inventory_layout_changes_open",
             "Changes of shard counts of this worker's products that have not come to their end",
+            by_ledger,
             registry=registry,
         )
         self.layout_changes_held_back = Counter(
@@ -146,3 +185,23 @@ class WorkerMetrics:
             " partitions has not said what is due",
             registry=registry,
         )
+
+    def of(self, server: int) -> Self:
+        """The same figures with the gauges of one MySQL server."""
+        if self._servers == 1:
+            return self
+        own, ledger = copy(self), str(server)
+        for name in _GAUGES_OF_A_SERVER:
+            setattr(own, name, getattr(self, name).labels(ledger))
+        own.lag_entries = self.lag_entries.of(ledger)
+        own.lag_seconds = self.lag_seconds.of(ledger)
+        return own
+
+
+_GAUGES_OF_A_SERVER = (
+    "below_zero",
+    "owned",
+    "undos_open",
+    "transfers_stuck",
+    "layout_changes_open",
+)

@@ -3,7 +3,6 @@
 from collections import deque
 
 from sharding.events import EventId
-from sharding.partitions import PartitionHead
 
 NOTE_EVERY_S = 1.0
 
@@ -35,9 +34,9 @@ class Lag:
         self.entries = 0
         self._behind_since_s: float | None = None
 
-    def seen(self, head: PartitionHead, applied: EventId, now_s: float) -> None:
-        """Compare a head with the checkpoint."""
-        self.entries = max(0, head.number - applied.number)
+    def seen(self, last: EventId, applied: EventId, now_s: float) -> None:
+        """Compare the last entry of the stream with the checkpoint."""
+        self.entries = max(0, last.number - applied.number)
         if not self.entries:
             self._behind_since_s = None
         elif self._behind_since_s is None:

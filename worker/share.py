@@ -1,7 +1,9 @@
 """The partitions that this worker serves just now, as its tasks tell each other."""
 
+from collections.abc import Sequence
 from time import monotonic
 
+from ledger.servers import ALONE, Place
 from sharding.errors import StockUnavailableError
 from sharding.partitions import Checkpoint
 from worker.metrics import WorkerMetrics
@@ -9,9 +11,14 @@ from worker.progress import Lag, TrimPlan
 
 
 class Share:
-    """Leased partitions, with what is known of each. All times are of the monotonic clock."""
+    """Partitions whose streams for one MySQL server this worker has leased, with what is known of each.
 
-    def __init__(self, metrics: WorkerMetrics, *, trim_lag_s: float) -> None:
+    All times are of the monotonic clock.
+    """
+
+    def __init__(self, metrics: WorkerMetrics, *, trim_lag_s: float, place: Place = ALONE) -> None:
+        self.place = place
+        """Of the MySQL server."""
         self._metrics = metrics
         self._trim_lag_s = trim_lag_s
         self.owned: frozenset[int] = frozenset()
@@ -40,8 +47,8 @@ class Share:
         for partition in owned - self.owned:
             self.trims[partition] = TrimPlan(self._trim_lag_s)
             self.lags[partition] = Lag()
-            self._metrics.lag_entries.labels(str(partition)).set(0)
-            self._metrics.lag_seconds.labels(str(partition)).set(0)
+            self._metrics.lag_entries.set(partition, 0)
+            self._metrics.lag_seconds.set(partition, 0)
         self.owned, self.leased_until_s = owned, until_s
         self._metrics.owned.set(len(owned))
 
@@ -67,5 +74,46 @@ class Share:
         self.away.discard(partition)
         self.applied.pop(partition, None)
         del self.trims[partition], self.lags[partition]
-        self._metrics.lag_entries.remove(str(partition))
-        self._metrics.lag_seconds.remove(str(partition))
+        self._metrics.lag_entries.remove(partition)
+        self._metrics.lag_seconds.remove(partition)
+
+
+class Shares:
+    """This worker's share at each MySQL server.
+
+    What is to be done for a partition once, and not for each of its streams, is done by whoever has it
+    at the first server that keeps leases: as long as one does, somebody has each partition.
+    """
+
+    def __init__(self, shares: Sequence[Share]) -> None:
+        self.all = tuple(shares)
+
+    @property
+    def leading(self) -> Share:
+        """That of the first server whose leases hold; the first of all where none do."""
+        return next((share for share in self.all if share.is_leased), self.all[0])
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether there is somebody to care for."""
+        return self.leading.is_leased
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """Partitions that this worker cares for."""
+        return self.leading.owned
+
+    @property
+    def readable(self) -> list[int]:
+        """Those of them that answer."""
+        return self.leading.readable
+
+    @property
+    def served(self) -> frozenset[int]:
+        """Partitions of which this worker serves some stream."""
+        return frozenset().union(*(share.owned for share in self.all))
+
+    def found(self, partition: int, *, is_open: bool) -> None:
+        """Note for all whether a partition can be read."""
+        for share in self.all:
+            share.found(partition, is_open=is_open)

@@ -15,6 +15,7 @@ from deploy.local.errors import StackError
 from deploy.local.folder import Folder
 from deploy.local.ports import (
     HOST,
+    MYSQL_SERVERS_MAX,
     REDIS_NODES,
     SERVER_PROCESSES_MAX,
     SERVERS_MAX,
@@ -43,17 +44,17 @@ MYSQL_GRACE_S = 10.0
 
 
 class LocalStack:
-    """Six Redis nodes and a MySQL server, and any servers and workers that are started on them.
+    """Six Redis nodes and MySQL servers, and any servers and workers that are started on them.
 
     ``async with LocalStack() as stack: await stack.start_services()``, from the main thread and on
     one event loop. Everything that it started ends with this process, whatever ends that.
 
-    `redis` (three masters, then their replicas in the same order) and `database` exist from
+    `redis` (three masters, then their replicas in the same order) and `databases` exist from
     `start_services` on; `servers` and `workers` hold what was started, by number.
     """
 
     redis: list[RedisNode]
-    database: Database
+    databases: list[Database]
     ports: Ports
 
     def __init__(
@@ -61,12 +62,15 @@ class LocalStack:
         directory: Path | None = None,
         *,
         base_port: int | None = None,
+        mysql_servers: int = 1,
         programs: Programs | None = None,
     ) -> None:
         """Without a directory, use one that `stop` removes; without a base port, find a free block.
 
         A directory that was used before brings its data, also to other ports.
         """
+        _check_range("MySQL servers", mysql_servers, MYSQL_SERVERS_MAX)
+        self._mysql_servers = mysql_servers
         self._directory = directory
         self._base_port = base_port
         self._programs = programs
@@ -100,12 +104,20 @@ class LocalStack:
         ]
         for node in self.redis:
             node.move_neighbours(folder.ports_before or self.ports, self.ports)
-        self.database = Database(
-            programs, port=self.ports.mysql, password=folder.password, directory=folder.path
-        )
+        self.databases = [
+            Database(
+                programs,
+                port=self.ports.mysql(number),
+                password=folder.password,
+                directory=folder.path,
+                number=number,
+            )
+            for number in range(self._mysql_servers)
+        ]
         folder.remember(self.ports)
         self._on_stop.push_async_callback(self._stop_all)
-        await together(self.database.start(), start_cluster(self.redis))
+        starts = [database.start() for database in self.databases]
+        await together(*starts, start_cluster(self.redis))
 
     async def migrate(self) -> None:
         """Bring the ledger's tables up to date."""
@@ -174,8 +186,19 @@ class LocalStack:
         return [node.address for node in self.redis]
 
     @property
+    def database(self) -> Database:
+        """The first MySQL server, which is the only one unless there are several."""
+        return self.databases[0]
+
+    @property
     def mysql_url(self) -> str:
-        return self.database.url
+        """Of the first server."""
+        return self.mysql_urls[0]
+
+    @property
+    def mysql_urls(self) -> list[str]:
+        """Of all servers, in the order that the service knows them by."""
+        return [database.url for database in self.databases]
 
     def grpc_address(self, server: int = 0) -> str:
         """`host:port` of a server, whether it runs or not."""
@@ -198,7 +221,7 @@ class LocalStack:
         return {
             **own,
             "INVENTORY_REDIS_NODES": ",".join(self.redis_nodes),
-            "INVENTORY_MYSQL_URLS": self.mysql_url,
+            "INVENTORY_MYSQL_URLS": ",".join(self.mysql_urls),
         }
 
     def endpoints(self) -> dict[str, Any]:
@@ -209,6 +232,7 @@ class LocalStack:
             "console": None,
             "redis": self.redis_nodes,
             "mysql": self.mysql_url,
+            "mysql_servers": self.mysql_urls,
         }
 
     def write_prometheus_config(self) -> Path:
@@ -246,7 +270,7 @@ class LocalStack:
         await _stop(self.servers.values(), grace_s=SERVER_GRACE_S)
         await _stop(self.workers.values(), grace_s=WORKER_GRACE_S)
         await _stop((node.process for node in self.redis), grace_s=REDIS_GRACE_S)
-        await _stop([self.database.process], grace_s=MYSQL_GRACE_S)
+        await _stop((each.process for each in self.databases), grace_s=MYSQL_GRACE_S)
 
 
 async def _stop(processes: Iterable[Process], *, grace_s: float) -> None:

@@ -20,6 +20,7 @@ from structlog.testing import LogCapture
 
 from inventory.v1.admin_pb2_grpc import AdminServiceStub
 from inventory.v1.inventory_pb2_grpc import InventoryServiceStub
+from ledger.servers import PerServer
 from server.admin import AdminService
 from server.calls import Calls
 from server.events import EventService, Tail
@@ -111,12 +112,12 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
         INVENTORY,
         _inventory(stock, products, lives, metrics, limits, intake),
         OrderService(cast(Any, orders), intake, GRACE_S, logger),
-        EventService(cast(Any, feed), Tail(cast(Any, feed)), lives),
+        EventService(PerServer([Tail(cast(Any, feed))]), lives),
     )
     calls.serve(
         ADMIN,
         _admin(stock, products, layouts),
-        HoldService(cast(Any, holds), cast(Any, orders), intake, GRACE_S),
+        HoldService(PerServer([cast(Any, holds)]), cast(Any, orders), intake, GRACE_S),
     )
     settings = ServerSettings(grpc_calls_max=limits.calls)
     server = grpc_server(settings, calls, health.HealthServicer())
@@ -153,8 +154,8 @@ def _inventory(
 ) -> InventoryService:
     return InventoryService(
         intake=intake,
-        reader=StockReader(cast(Any, stock), cast(Any, products)),
-        resolver=Resolver(cast(Any, stock), cast(Any, products)),
+        reader=StockReader(cast(Any, stock), PerServer([cast(Any, products)])),
+        resolver=Resolver(cast(Any, stock), PerServer([cast(Any, products)])),
         lives=lives,
         metrics=metrics,
         batches_max=limits.batches,
@@ -163,11 +164,11 @@ def _inventory(
 
 
 def _admin(stock: FakeStock, products: FakeProducts, layouts: FakeLayouts) -> AdminService:
-    fake = cast(Any, products)
+    fake = PerServer([cast(Any, products)])
     return AdminService(
         products=fake,
         lifecycle=Lifecycle(cast(Any, stock), fake, partitions=PARTITIONS, default_shards=6),
-        resharding=Resharding(cast(Any, layouts), partitions=PARTITIONS),
+        resharding=Resharding(PerServer([cast(Any, layouts)]), partitions=PARTITIONS),
         dead_letters=cast(Any, None),
         overview=cast(Any, None),
         partitions=PARTITIONS,

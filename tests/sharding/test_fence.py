@@ -37,7 +37,7 @@ async def impatient(services: LocalStack) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def partitions(impatient: Cluster) -> Partitions:
-    return Partitions(impatient, partitions=PARTITIONS, ledgers=1)
+    return Partitions(impatient, partitions=PARTITIONS)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ async def test_an_entry_above_the_head_shuts_the_partition_until_it_is_opened_ab
 async def test_another_partition_count_than_the_clusters_is_named(
     impatient: Cluster, opened: int
 ) -> None:
-    mistaken = Partitions(impatient, partitions=PARTITIONS // 2, ledgers=1)
+    mistaken = Partitions(impatient, partitions=PARTITIONS // 2)
     with pytest.raises(PartitionCountError, match=f"INVENTORY_PARTITIONS={PARTITIONS}"):
         await mistaken.head(opened)
     with pytest.raises(PartitionCountError, match=f"INVENTORY_PARTITIONS={PARTITIONS}"):

@@ -17,6 +17,7 @@ from ledger.migrate import migrate
 from ledger.openings import Openings
 from ledger.products import Products
 from ledger.raw_events import RawEvents
+from ledger.servers import PerServer
 from ledger.service_events import Notice, ServiceEventKind, publish
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
@@ -37,7 +38,7 @@ from worker.keeper import Keeper
 from worker.merge import Chunk
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
-from worker.share import Share
+from worker.share import Share, Shares
 from worker.upkeep import LedgerUpkeep
 
 PARTITIONS = 4
@@ -67,7 +68,8 @@ class FakePartitions:
         reason = "NEW_OWNER" if partition in self.closed else ""
         if not reason and stream.generation < opening:
             reason = "WENT_BACK"
-        return PartitionHead(not reason, reason, stream.generation, stream.number, PARTITIONS)
+        last = EventId(stream.generation, stream.number)
+        return PartitionHead(not reason, reason, *last, PARTITIONS, lasts=[last])
 
     async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
         self.read_attempts += 1
@@ -119,15 +121,21 @@ class Bench:
             failpoints,  # type: ignore[arg-type]
         )
         self.keeper = Keeper(
-            self.share,
+            Shares([self.share]),
             partitions,  # type: ignore[arg-type]
             Openings(database),
-            LedgerUpkeep(
-                RawEvents(database), EventsFeed(database), Products(database), settings, metrics
-            ),
+            PerServer([checkpoints]),
             settings,
             metrics,
             failpoints,
+        )
+        self.upkeep = LedgerUpkeep(
+            self.share,
+            RawEvents(database),
+            EventsFeed(database),
+            Products(database),
+            settings,
+            metrics,
         )
         self.share.lease(frozenset(range(PARTITIONS)), float("inf"))
 
@@ -137,6 +145,7 @@ class Bench:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.drain.run(stop))
             tasks.create_task(self.keeper.run(stop))
+            tasks.create_task(self.upkeep.run(stop))
             try:
                 yield
             finally:

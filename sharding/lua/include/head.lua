@@ -1,7 +1,7 @@
 -- The fence: a partition obeys only on the node that it was opened on, and only while its event number
 -- has not gone back behind what the caller has seen. A promoted, emptied or rolled-back node fails this.
 --
--- Fields of a head: owner, generation, number, partitions, records, records_since_ms, touches.
+-- Fields of a head: owner, generation, number, partitions, ledgers, records, records_since_ms, touches.
 
 local function int(number)
   return string.format("%.0f", number)
