@@ -218,8 +218,8 @@ def _other_count(found: int, expected: int) -> str:
 
 def _other_servers(found: int, expected: int) -> str:
     return (
-        f"the Redis Cluster was set up for {found} MySQL servers, INVENTORY_MYSQL_URLS names "
-        f"{expected}: the number and the order of the servers are fixed"
+        f"the number of MySQL servers was {found} when the Redis Cluster was set up, "
+        f"INVENTORY_MYSQL_URLS names {expected}: their number and order are fixed"
     )
 
 

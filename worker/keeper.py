@@ -19,7 +19,7 @@ from sharding.events import EventId
 from sharding.partitions import Checkpoint, PartitionHead, Partitions
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
-from worker.share import Share, Shares
+from worker.share import Shares
 from worker.waiting import wait_until
 
 TICK_S = 1.0
@@ -99,7 +99,8 @@ class Keeper:
             return AWAY
         self._away.pop(partition, None)
         self._shares.found(partition, is_open=head.is_open)
-        self._show_lags(partition, head)
+        for share in self._shares.all:
+            share.show_lag(partition, head.last(share.place.index), time.time())
         return head.reason
 
     def _note_away(self, partition: int, error: StockUnavailableError) -> None:
@@ -160,18 +161,6 @@ class Keeper:
         removed = await self._partitions.trim(partition, ledger=ledger, below=below)
         self._failpoints.hit("worker.after_trim")
         self._metrics.trimmed.inc(removed)
-
-    def _show_lags(self, partition: int, head: PartitionHead) -> None:
-        for share in self._shares.all:
-            if partition in share.applied:
-                self._show_lag(share, partition, head.last(share.place.index))
-
-    def _show_lag(self, share: Share, partition: int, last: EventId) -> None:
-        lag, now_s = share.lags[partition], time.time()
-        lag.seen(last, share.applied[partition].id, now_s)
-        metrics = self._metrics.of(share.place.index)
-        metrics.lag_entries.set(partition, lag.entries)
-        metrics.lag_seconds.set(partition, lag.seconds(now_s))
 
     def _show_fenced(self, counts: Mapping[str, int]) -> None:
         self._reasons |= counts.keys()

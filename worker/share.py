@@ -5,6 +5,7 @@ from time import monotonic
 
 from ledger.servers import ALONE, Place
 from sharding.errors import StockUnavailableError
+from sharding.events import EventId
 from sharding.partitions import Checkpoint
 from worker.metrics import WorkerMetrics
 from worker.progress import Lag, TrimPlan
@@ -57,6 +58,15 @@ class Share:
         if partition in self.owned:
             self.applied[partition] = checkpoint
             self.trims[partition].applied(checkpoint.id, monotonic())
+
+    def show_lag(self, partition: int, last: EventId, now_s: float) -> None:
+        """Show how far the ledger is behind a stream's last entry; `now_s`: since 1970, as in events."""
+        if partition not in self.applied:
+            return
+        lag = self.lags[partition]
+        lag.seen(last, self.applied[partition].id, now_s)
+        self._metrics.lag_entries.set(partition, lag.entries)
+        self._metrics.lag_seconds.set(partition, lag.seconds(now_s))
 
     def lose(self, partition: int, error: StockUnavailableError) -> None:
         """Note that a partition did not answer."""

@@ -288,7 +288,7 @@ async def test_a_server_that_hangs_delays_its_own_products_only(twins: Shop, adm
             await hold_for_a_second(twins, orders, products)
             parts.append(await sold_of_each(twins, products, "during", 30))
             await until_applied(twins, other, 50)
-            await kill_a_worker_and_a_server(twins)
+            await replace_workers_and_a_server(twins)
             await assert_away(admin.GetProduct(GetProductRequest(product_id=hanging)))
             await assert_away(admin.ListProducts(ListProductsRequest()))
             assert (await twins.caller.get_product(other)).sold_count == 50
@@ -301,7 +301,7 @@ async def test_a_server_that_hangs_delays_its_own_products_only(twins: Shop, adm
         finally:
             mysql.resume()
         assert [each.order_id for each in await next_events(told, 1)] == orders[:1]
-    await twins.stack.start_worker(0, environment=HURRY)
+    await twins.stack.start_worker(1, environment=HURRY)
     await assert_all_applied(twins, products, parts)
 
 
@@ -311,11 +311,13 @@ async def hold_for_a_second(twins: Shop, orders: Sequence[int], products: Sequen
         assert (await twins.caller.reserve(order, [line], ttl_s=1, attempt=1)).held
 
 
-async def kill_a_worker_and_a_server(twins: Shop) -> None:
-    """The server comes back although one of its MySQL servers does not answer."""
-    twins.stack.workers[0].kill()
+async def replace_workers_and_a_server(twins: Shop) -> None:
+    """The new ones do their work although one of their MySQL servers has never answered them."""
     twins.stack.servers[1].kill()
     await twins.start_server(1)
+    for worker in WORKERS:
+        twins.stack.workers[worker].kill()
+    await twins.stack.start_worker(0, environment=HURRY)
 
 
 async def assert_all_applied(
@@ -414,7 +416,7 @@ OTHER_PLACE = (
     r"set up as MySQL server (\d) of 2, INVENTORY_MYSQL_URLS names it as server (?!\1)\d of 2"
 )
 OTHER_NUMBER = "set up as MySQL server 1 of 2, INVENTORY_MYSQL_URLS names it as server 1 of 1"
-SAID_BY_REDIS = "set up for 2 MySQL servers, INVENTORY_MYSQL_URLS names 1"
+SAID_BY_REDIS = "was 2 when the Redis Cluster was set up, INVENTORY_MYSQL_URLS names 1"
 
 
 @pytest.mark.parametrize(
@@ -426,6 +428,7 @@ SAID_BY_REDIS = "set up for 2 MySQL servers, INVENTORY_MYSQL_URLS names 1"
         ("server", ONE_MISSING, OTHER_NUMBER),
         ("server", NOWHERE, SAID_BY_REDIS),  # a worker waits for MySQL before it looks at Redis
     ],
+    ids=["worker-swapped", "server-swapped", "worker-missing", "server-missing", "server-nowhere"],
 )
 async def test_other_servers_than_before_end_a_process_with_one_line(
     twins: Shop, module: str, chosen: Sequence[int], says: str
