@@ -15,7 +15,7 @@ from ledger.service_events import ServiceEventKind
 from server import validation
 from server.calls import Context
 from server.errors import cursor_ahead, cursor_too_old
-from server.streams import Lives, explain
+from server.streams import Lives, explain, sent
 
 POLL_S = 0.25
 """Time between two looks at whether the ledger has new events."""
@@ -205,7 +205,7 @@ class _Watch:
                 await self._write(messages.WatchEventsResponse(cursor=_cursor(self._positions)))
 
     async def _write(self, message: messages.WatchEventsResponse) -> None:
-        await self._context.write(message)
+        await sent(self._context.write(message))
         self._told_s = asyncio.get_running_loop().time()
 
 
