@@ -6,7 +6,7 @@ from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.errors import LedgerError, PartitionsDifferError, ServersDifferError
 from ledger.migrate import require_schema
-from ledger.servers import PerServer, Place, together
+from ledger.servers import PerServer, together
 
 ANSWER_S = 3.0
 """How long a server may take to answer before somebody goes on without it."""
@@ -22,12 +22,13 @@ class Agreement:
     async def confirm(self, index: int) -> None:
         """Make sure of one server, and record what it is when it has never been used.
 
-        SchemaError, PartitionsDifferError, ServersDifferError: it is another one, and stays so.
+        SchemaError, EngineDiffersError, PartitionsDifferError, ServersDifferError: it is another one,
+        and stays so.
         """
         await require_schema(self._databases[index])
         if not await self._is_recorded(index):
             await self._require_others(index)
-        await Checkpoints(self._databases[index]).prepare(self._partitions, self._place(index))
+        await Checkpoints(self._databases[index]).prepare(self._partitions)
 
     async def _require_others(self, index: int) -> None:
         """What a new server is told to be it is for ever, so those are asked first that know."""
@@ -44,8 +45,4 @@ class Agreement:
             pass  # its turn comes by itself
 
     async def _is_recorded(self, index: int) -> bool:
-        checkpoints = Checkpoints(self._databases[index])
-        return await checkpoints.is_recorded(self._partitions, self._place(index))
-
-    def _place(self, index: int) -> Place:
-        return Place(index, len(self._databases))
+        return await Checkpoints(self._databases[index]).is_recorded(self._partitions)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ledger.products import JournalKind
 from ledger.service_events import Notice
-from sharding.events import BEFORE_ALL, Counts, EventId, Sale
+from sharding.events import BEFORE_ALL, Counts, EventId, Repair, Sale
 from sharding.partitions import Checkpoint, Entry
 
 NO_COUNTS = Counts(0, 0, 0, 0)
@@ -40,6 +40,7 @@ class Effects(NamedTuple):
     at_ms: int
     remark: str
     sales: Sequence[Sale]
+    actor: str = ""
 
     def keys(self) -> list[EffectKey]:
         """What the journal is to have."""
@@ -74,7 +75,7 @@ class ShardChange:
 
     reset: bool = False
     epoch: int = 0
-    """Of a reset."""
+    """Of the last event."""
     layout_version: int = 0
     """0: as it was."""
     available: int = 0
@@ -82,11 +83,23 @@ class ShardChange:
     sold: int = 0
     loaded: int = 0
     in_transit: int = 0
+    released: int = 0
+    """Units of the buffer that arrived."""
     state: str = ""
     """Empty: as it was."""
     last_event: EventId = BEFORE_ALL
+    """BEFORE_ALL: as it was."""
     counts: Counts = NO_COUNTS
     """What the shard itself said after its last event of the batch."""
+    first_event: EventId = BEFORE_ALL
+    base: tuple[int, ...] = NO_COUNTS
+    """What the shard had before the batch, by its first event: the counts there less what that did."""
+    parted: EventId = BEFORE_ALL
+    """The first event by which the shard had something else before the batch than by the first one."""
+    ahead: Counts = NO_COUNTS
+    """What repairs add here and did not add to the live counts."""
+    damaged: str = ""
+    """Counts that the last event found damaged, with spaces between their names."""
 
 
 class SecondEffect(NamedTuple):
@@ -108,6 +121,21 @@ class Undone(NamedTuple):
     undone: EventId
     request_id: str
     event_id: EventId
+    quantity: int
+    available_after: int
+    at_ms: int
+    remark: str
+    actor: str = ""
+
+
+class Repaired(NamedTuple):
+    """A compensation that was entered at a shard."""
+
+    shard: ShardKey
+    event_id: EventId
+    repair: Repair
+    reason: str
+    available_after: int
 
 
 class TransferKey(NamedTuple):
@@ -144,6 +172,16 @@ class Hold(NamedTuple):
     at_ms: int
 
 
+class Refusal(NamedTuple):
+    """A request that takes nothing, for good: `kind` refused (`quantity` units, to a user) or never."""
+
+    product_id: int
+    request_id: str
+    kind: str
+    quantity: int = 0
+    user_id: int = 0
+
+
 class NewLayout(NamedTuple):
     """The layout that a product has from a reshard event on."""
 
@@ -161,6 +199,8 @@ class Letter(NamedTuple):
     request_id: str
     reason: str
     """Starts with one word for its class."""
+    shard_followed: bool
+    """Whether the shard's row took over what the event says of its counts all the same."""
 
     @property
     def reason_class(self) -> str:
@@ -188,14 +228,17 @@ class LedgerBatch:
     """Holds that were begun and not ended."""
     freed: list[HoldKey] = field(default_factory=list)
     """Holds that were ended and had been begun before the batch."""
+    refusals: list[Refusal] = field(default_factory=list)
+    """What must not be sold from the buffer either."""
     layouts: dict[int, NewLayout] = field(default_factory=dict)
+    repairs: list[Repaired] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     """What callers are to be told of orders."""
 
     @property
     def rows(self) -> int:
         """Journal rows to write."""
-        return sum(len(effects.sales) for effects in self.effects)
+        return sum(len(effects.sales) for effects in self.effects) + len(self.undone)
 
     @property
     def product_ids(self) -> list[int]:

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 
 from ledger.database import Database, Transaction
 from ledger.errors import PartitionsDifferError, ServersDifferError
-from ledger.servers import ALONE, Place
+from ledger.modes import Engine, require_engine
+from ledger.servers import Place
 from ledger.statements import placeholders, statement, with_rows
 from sharding.events import EventId
 from sharding.partitions import NOTHING_APPLIED, Checkpoint
@@ -16,24 +17,26 @@ class Checkpoints:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def is_recorded(self, partitions: int, place: Place = ALONE) -> bool:
+    async def is_recorded(self, partitions: int) -> bool:
         """Whether this server was set up before; the same errors as `prepare`, and nothing changed."""
 
         async def run(transaction: Transaction) -> bool:
-            return await self._is_recorded(transaction, partitions, place)
+            return await self._is_recorded(transaction, partitions)
 
         return await self._database.transaction(run)
 
-    async def prepare(self, partitions: int, place: Place = ALONE) -> None:
-        """Record the partition count and the server's place once for ever, and a row per partition.
+    async def prepare(self, partitions: int) -> None:
+        """Record engine, partition count and the server's place once for ever, and a row per partition.
 
-        PartitionsDifferError, ServersDifferError if something else is on record.
+        EngineDiffersError, PartitionsDifferError, ServersDifferError if others are on record.
         """
 
         async def run(transaction: Transaction) -> None:
+            await require_engine(transaction, Engine.REDIS)
+            place = self._database.place
             values = (partitions, place.count, place.index)
             await transaction.execute(statement("cluster_record"), values)
-            assert await self._is_recorded(transaction, partitions, place)
+            assert await self._is_recorded(transaction, partitions)
             rows = [b"(%d)" % partition for partition in range(partitions)]
             await transaction.bulk(with_rows("checkpoint_create", rows))
             await transaction.bulk(with_rows("lease_create", rows))
@@ -60,13 +63,13 @@ class Checkpoints:
         found = await self._database.transaction(run)
         return {partition: found.get(partition, NOTHING_APPLIED) for partition in partitions}
 
-    async def _is_recorded(self, transaction: Transaction, partitions: int, place: Place) -> bool:
+    async def _is_recorded(self, transaction: Transaction, partitions: int) -> bool:
         row = await transaction.row(statement("cluster_get"))
         if row is None:
             return False
         found, count, index = row
         _require_count(found, partitions)
-        _require_place(Place(index, count), place, self._database.server)
+        _require_place(Place(index, count), self._database.place, self._database.server)
         return True
 
 

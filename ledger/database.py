@@ -9,6 +9,7 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import aiomysql
@@ -18,7 +19,7 @@ from pymysql.err import MySQLError, OperationalError
 from ledger.errors import LedgerError
 from ledger.metrics import LedgerMetrics
 from ledger.mysql_errors import LOST, TIMED_OUT, passing_kind, translated
-from ledger.servers import PerServer
+from ledger.servers import ALONE, PerServer, Place
 from ledger.settings import LedgerSettings, MysqlUrl
 from ledger.statements import statement
 
@@ -36,8 +37,10 @@ _LIBRARY_ERRORS = (MySQLError, OSError, asyncio.IncompleteReadError)
 class Transaction:
     """Statements on one connection, between its begin and its end."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, *, may_have_run: bool = False) -> None:
         self._connection = connection
+        self.may_have_run = may_have_run
+        """Whether an earlier attempt of the same work may have been committed."""
 
     async def execute(self, sql: str, values: Sequence[object] = ()) -> int:
         """Run one statement with its %s filled in; returns how many rows it affected."""
@@ -78,7 +81,10 @@ class Database:
         connect_timeout_ms: int = 3_000,
         timeout_ms: int = 15_000,
         lock_wait_s: int = 2,
+        place: Place = ALONE,
     ) -> None:
+        self.place = place
+        """Of the server among those of the ledger."""
         self._url = url
         self._metrics = metrics
         self._tls = _tls_context(url)
@@ -102,17 +108,20 @@ class Database:
         `run` must be safe to run again after it was committed: the reply to a COMMIT can be lost.
         What timed out is not tried again. Raises LedgerError, its own or `run`'s.
         """
-        for attempt in range(1, attempts + 1):
+        attempt = _Attempt()
+        for number in range(1, attempts + 1):
             try:
-                return await self._once(run)
+                return await self._once(run, attempt)
             except _LIBRARY_ERRORS as error:
                 kind = passing_kind(error)
                 self._metrics.errors.labels(kind or "other").inc()
                 if kind == LOST:
                     self._discard_idle()
-                if kind in ("", TIMED_OUT) or attempt == attempts:
-                    raise translated(error, self.server) from error
-                await asyncio.sleep(backoff_s(attempt))
+                if kind in ("", TIMED_OUT) or number == attempts:
+                    raise translated(
+                        error, self.server, may_have_run=attempt.has_asked_to_commit
+                    ) from error
+                await asyncio.sleep(backoff_s(number))
         raise AssertionError("the loop above returns or raises")
 
     async def close(self) -> None:
@@ -120,12 +129,14 @@ class Database:
         while self._idle:
             await _quit(self._idle.pop()[0])
 
-    async def _once(self, run: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def _once(self, run: Callable[[Transaction], Awaitable[T]], attempt: "_Attempt") -> T:
         async with self._slots, asyncio.timeout(self._timeout_s):
             connection = self._rested() or await self._connect()
             ended = False
             try:
-                result = await run(Transaction(connection))
+                may_have_run = attempt.has_asked_to_commit
+                result = await run(Transaction(connection, may_have_run=may_have_run))
+                attempt.has_asked_to_commit = True
                 await connection.commit()
                 ended = True
             except (LedgerError, MySQLError):
@@ -176,17 +187,29 @@ class Database:
             self._idle.pop()[0].close()
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """How far the attempts at one piece of work have come; only a COMMIT can have had an effect."""
+
+    has_asked_to_commit: bool = False
+
+
 def databases(settings: LedgerSettings, metrics: LedgerMetrics) -> PerServer[Database]:
     """A pool for each server as the settings say; connects nowhere yet."""
-    return PerServer(settings.mysql_servers).each(
-        lambda url: Database(
-            url,
-            metrics,
-            connections=settings.mysql_connections,
-            connect_timeout_ms=settings.mysql_connect_timeout_ms,
-            timeout_ms=settings.mysql_timeout_ms,
-            lock_wait_s=settings.mysql_lock_wait_s,
-        )
+    urls = settings.mysql_servers
+    return PerServer(
+        [
+            Database(
+                url,
+                metrics,
+                connections=settings.mysql_connections,
+                connect_timeout_ms=settings.mysql_connect_timeout_ms,
+                timeout_ms=settings.mysql_timeout_ms,
+                lock_wait_s=settings.mysql_lock_wait_s,
+                place=Place(index, len(urls)),
+            )
+            for index, url in enumerate(urls)
+        ]
     )
 
 

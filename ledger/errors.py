@@ -9,7 +9,12 @@ class LedgerError(Exception):
 
 
 class LedgerUnavailableError(LedgerError):
-    """MySQL cannot be reached or does not answer; a change that was asked for may have happened."""
+    """MySQL cannot be reached or does not answer; a change that was asked for may have happened, unless
+    `may_have_run` is false: then it certainly has not."""
+
+    def __init__(self, text: str, *, may_have_run: bool = True) -> None:
+        super().__init__(text)
+        self.may_have_run = may_have_run
 
 
 class SchemaError(LedgerError):
@@ -48,6 +53,15 @@ class Conflict(StrEnum):
     INSUFFICIENT_STOCK = "insufficient_stock"
     LIMIT_FIXES_SHARDS = "limit_fixes_shards"
     """Passes by closing the product."""
+    DEAD_LETTERS_OPEN = "dead_letters_open"
+    """Passes by retrying or discarding them."""
+    DEAD_LETTER_UNKNOWN = "dead_letter_unknown"
+    DEAD_LETTER_CLOSED = "dead_letter_closed"
+    """It was retried or discarded before."""
+    DEAD_LETTER_CUT = "dead_letter_cut"
+    """Only its beginning was kept."""
+    DEAD_LETTER_REFUSED = "dead_letter_refused"
+    """The ledger cannot hold it; the text names the class of the reason."""
 
 
 class LedgerConflictError(LedgerError):
@@ -76,3 +90,18 @@ class BatchRefusedError(LedgerError):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason} {detail}")
         self.reason = reason
+
+
+class LostRaceError(LedgerError):
+    """A row was changed by another between its reading and its conditional update; nothing was written.
+
+    `may_have_run`: an earlier attempt at the same work may have been committed.
+    """
+
+    def __init__(self, text: str, *, may_have_run: bool) -> None:
+        super().__init__(text)
+        self.may_have_run = may_have_run
+
+
+class EngineDiffersError(LedgerError):
+    """The ledger belongs to another engine than this process is set to."""

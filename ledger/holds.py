@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ledger.database import Database, Transaction
-from ledger.outbox import REMARK_CHARS_MAX
 from ledger.products import JournalKind, JournalType
 from ledger.statements import statement
 from sharding.orders import request_id_of
@@ -67,12 +66,12 @@ class Holds:
         `first_product`: of all that the order has. Safe to repeat: the first who says so stays.
         """
         request_id = request_id_of(order_id, first_product)
-        remark = f"{actor}: {reason}"[:REMARK_CHARS_MAX]
         kind, type_ = JournalKind.FORCE_RELEASE.value, JournalType.FORCE_RELEASE.value
 
         async def run(transaction: Transaction) -> None:
             for product_id in sorted(product_ids):
-                values = (product_id, request_id, kind, type_, order_id, user_id, remark)
+                what = (product_id, request_id, kind, type_, order_id, user_id)
+                values = (*what, product_id, reason, actor)
                 await transaction.execute(statement("force_release_insert"), values)
 
         await self._database.transaction(run)

@@ -20,15 +20,16 @@ from ledger.batch import (
     Undone,
 )
 from ledger.database import Database, Transaction
+from ledger.drifts import Drift, ShardRow, note_drifts, note_repairs, shard_row
 from ledger.errors import BatchRefusedError, CheckpointMovedError, DuplicateEffectsError
 from ledger.failpoints import Failpoints
 from ledger.metrics import LedgerMetrics
 from ledger.outbox import REMARK_CHARS_MAX
-from ledger.products import JournalKind
+from ledger.products import JournalKind, JournalType
 from ledger.service_events import Notice, publish, stock_notices
 from ledger.statements import UNION, placeholders, statement, with_rows
 from ledger.values import in_pieces
-from sharding.events import Counts, EventId
+from sharding.events import EventId
 
 STATEMENT_BYTES_MAX = 4 << 20
 """Below a quarter of the smallest default of max_allowed_packet."""
@@ -37,15 +38,6 @@ LOOKUP_KEYS_MAX = 500
 UNION_ROWS_MAX = 500
 
 log = structlog.get_logger()
-
-
-class Drift(NamedTuple):
-    """A shard whose counts in the ledger differ from what it said itself after an event."""
-
-    shard: ShardKey
-    event_id: EventId
-    ledger: Counts
-    stream: Counts
 
 
 class Findings(NamedTuple):
@@ -63,7 +55,6 @@ class Journal:
         self._database = database
         self._metrics = metrics
         self._failpoints = failpoints
-        self._drifting: dict[ShardKey, tuple[int, ...]] = {}
 
     async def apply(self, batch: LedgerBatch) -> None:
         """Write a whole batch and move its checkpoints, exactly once however often it is called.
@@ -78,20 +69,7 @@ class Journal:
         async def run(transaction: Transaction) -> Findings:
             if await _is_applied(transaction, batch.moves):
                 return Findings()
-            await _require_products(transaction, batch)
-            self._failpoints.hit("worker.before_insert")
-            await _insert(transaction, batch)
-            await _require_single_ends(transaction, batch)
-            self._failpoints.hit("worker.after_insert")
-            await _change_holds(transaction, batch)
-            unasked = await _change_outbox(transaction, batch)
-            drifts = await _change_shards(transaction, batch)
-            notices = batch.notices + await _change_products(transaction, batch)
-            moved = [literals.checkpoint_row(move).encode() for move in batch.moves]
-            await transaction.bulk(with_rows("checkpoint_move", moved))
-            await publish(transaction, notices)
-            self._failpoints.hit("worker.before_commit")
-            return Findings(drifts, unasked)
+            return await write(transaction, batch, self._failpoints)
 
         with self._metrics.apply_seconds.time():
             found = await self._database.transaction(run)
@@ -102,11 +80,7 @@ class Journal:
         """Which effects the journal has already that rule out one of the batch's."""
 
         async def run(transaction: Transaction) -> set[EffectKey]:
-            return {
-                EffectKey(product_id, request_id, kind)
-                for (product_id, kind), ids in _rivals_by_product(batch).items()
-                for request_id in await _found(transaction, product_id, kind, ids)
-            }
+            return await rivals(transaction, batch)
 
         return await self._database.transaction(run)
 
@@ -115,28 +89,21 @@ class Journal:
         for letter in batch.letters:
             self._metrics.dead_letters.labels(letter.reason_class).inc()
         self._metrics.second_effects.inc(len(batch.seconds))
-        differing = {drift.shard for drift in found.drifts}
-        for shard in batch.shards.keys() - differing:
-            self._drifting.pop(shard, None)
         for drift in found.drifts:
             self._tell_drift(drift)
         for undone in found.unasked:
             self._tell_unasked(undone)
 
     def _tell_drift(self, drift: Drift) -> None:
-        """Once per shard until the difference changes."""
-        difference = tuple(a - b for a, b in zip(drift.ledger, drift.stream, strict=True))
-        if self._drifting.get(drift.shard) == difference:
-            return
-        self._drifting[drift.shard] = difference
+        """Once per shard until the difference changes: the ledger remembers it."""
         self._metrics.drift.inc()
         log.error(
-            "ledger and stream differ",
+            "live stock and ledger differ",
             product_id=drift.shard.product_id,
             partition=drift.shard.partition,
-            event_id=str(drift.event_id),
-            ledger=drift.ledger._asdict(),
-            stream=drift.stream._asdict(),
+            event_id=str(drift.first_event),
+            live_less_ledger=drift.units._asdict(),
+            damaged=drift.damaged,
         )
 
     def _tell_unasked(self, undone: Undone) -> None:
@@ -149,6 +116,37 @@ class Journal:
             undone=str(undone.undone),
             request_id=undone.request_id,
         )
+
+
+async def write(transaction: Transaction, batch: LedgerBatch, failpoints: Failpoints) -> Findings:
+    """All that a batch says, and its checkpoints if it has any; whoever calls has locked them.
+
+    DuplicateEffectsError, BatchRefusedError: the transaction must be rolled back.
+    """
+    await _require_products(transaction, batch)
+    failpoints.hit("worker.before_insert")
+    await _insert(transaction, batch)
+    await _require_single_ends(transaction, batch)
+    failpoints.hit("worker.after_insert")
+    await _change_holds(transaction, batch)
+    unasked = await _change_outbox(transaction, batch)
+    await note_repairs(transaction, batch.repairs)
+    drifts = await _change_shards(transaction, batch)
+    notices = batch.notices + await _change_products(transaction, batch)
+    moved = (literals.checkpoint_row(move).encode() for move in batch.moves)
+    await _insert_rows(transaction, "checkpoint_move", moved)
+    await publish(transaction, notices)
+    failpoints.hit("worker.before_commit")
+    return Findings(drifts, unasked)
+
+
+async def rivals(transaction: Transaction, batch: LedgerBatch) -> set[EffectKey]:
+    """Which effects the journal has that rule out one of the batch's."""
+    return {
+        EffectKey(product_id, request_id, kind)
+        for (product_id, kind), ids in _rivals_by_product(batch).items()
+        for request_id in await found_effects(transaction, product_id, kind, ids)
+    }
 
 
 async def _is_applied(transaction: Transaction, moves: list[Move]) -> bool:
@@ -182,6 +180,8 @@ async def _insert(transaction: Transaction, batch: LedgerBatch) -> None:
     await _insert_rows(transaction, "raw_event_insert", raw)
     letters = (literals.letter_row(letter) for letter in batch.letters)
     await _insert_rows(transaction, "dead_letter_insert", letters)
+    refusals = (literals.refusal_row(refusal) for refusal in sorted(batch.refusals))
+    await _insert_rows(transaction, "tombstone_keep", refusals)
 
 
 async def _require_single_ends(transaction: Transaction, batch: LedgerBatch) -> None:
@@ -197,7 +197,7 @@ async def _require_single_ends(transaction: Transaction, batch: LedgerBatch) -> 
             of_product.extend(sale.request_id for sale in effects.sales)
     for (product_id, kind), ended in ids.items():
         (other,) = set(ENDS) - {kind}
-        if twice := await _found(transaction, product_id, other.value, ended):
+        if twice := await found_effects(transaction, product_id, other.value, ended):
             raise DuplicateEffectsError(f"{twice[0]} of product {product_id} ended both ways")
 
 
@@ -222,6 +222,8 @@ async def _change_outbox(transaction: Transaction, batch: LedgerBatch) -> list[U
         piece = batch.ended[start : start + UNION_ROWS_MAX]
         ended = [literals.transfer_end_row(key).encode() for key in piece]
         await transaction.bulk(with_rows("transfer_end", ended, UNION))
+    for undone in batch.undone:
+        await _note_return(transaction, undone)
     return [undone for undone in batch.undone if not await _end_undo(transaction, undone)]
 
 
@@ -233,11 +235,24 @@ async def _mark_first(transaction: Transaction, second: SecondEffect) -> None:
     await transaction.execute(statement("journal_remark"), values)
 
 
+async def _note_return(transaction: Transaction, undone: Undone) -> None:
+    """The row that answers the mark beside the first effect; it has the second effect's event."""
+    values = (
+        *(undone.product_id, undone.request_id),
+        *(JournalKind.ROLLBACK.value, JournalType.ROLLBACK.value),
+        *(undone.quantity, undone.available_after),
+        *(undone.partition, *undone.undone),
+        *(undone.remark[:REMARK_CHARS_MAX], undone.actor, undone.at_ms),
+        *(undone.product_id, undone.request_id, REMARK_CHARS_MAX),
+    )
+    await transaction.execute(statement("journal_rollback"), values)
+
+
 async def _end_undo(transaction: Transaction, undone: Undone) -> bool:
     """Whether there was something to end."""
     remark = f"returned by event {undone.event_id}"
-    product_id, partition, (generation, number), request_id, _ = undone
-    values = (remark, product_id, partition, generation, number, request_id)
+    where = (undone.product_id, undone.partition, *undone.undone)
+    values = (remark, *where, undone.request_id)
     return await transaction.execute(statement("undo_end"), values) > 0
 
 
@@ -250,35 +265,21 @@ async def _change_shards(transaction: Transaction, batch: LedgerBatch) -> list[D
     shards = sorted(batch.shards.items())
     reset = [literals.shard_reset_row(*shard).encode() for shard in shards if shard[1].reset]
     await _insert_rows(transaction, "shard_reset", reset)
-    found: dict[ShardKey, Counts] = {}
+    found: dict[ShardKey, ShardRow] = {}
     for start in range(0, len(shards), UNION_ROWS_MAX):
         piece = shards[start : start + UNION_ROWS_MAX]
         rows = [literals.shard_change_row(*shard).encode() for shard in piece]
         await transaction.bulk(with_rows("shard_add", rows, UNION))
         found |= await _read_shards(transaction, piece)
-    return _drifts(batch.shards, found)
+    return await note_drifts(transaction, batch, found)
 
 
 async def _read_shards(
     transaction: Transaction, shards: list[tuple[ShardKey, ShardChange]]
-) -> dict[ShardKey, Counts]:
+) -> dict[ShardKey, ShardRow]:
     keys = [key for key, _ in shards]
     sql = placeholders("shard_counts", len(keys)).replace("%s", "(%s, %s)")
-    rows = await transaction.rows(sql, list(chain.from_iterable(keys)))
-    return {ShardKey(product, partition): Counts(*counts) for product, partition, *counts in rows}
-
-
-def _drifts(
-    expected: Mapping[ShardKey, ShardChange], found: Mapping[ShardKey, Counts]
-) -> list[Drift]:
-    for key in expected.keys() - found.keys():
-        detail = f"of product {key.product_id} in partition {key.partition}"
-        raise BatchRefusedError("unknown_shard", detail)
-    return [
-        Drift(key, change.last_event, found[key], change.counts)
-        for key, change in expected.items()
-        if found[key] != change.counts
-    ]
+    return dict(map(shard_row, await transaction.rows(sql, list(chain.from_iterable(keys)))))
 
 
 async def _change_products(transaction: Transaction, batch: LedgerBatch) -> list[Notice]:
@@ -335,7 +336,7 @@ def _rivals_by_product(batch: LedgerBatch) -> dict[tuple[int, str], list[str]]:
     return ids
 
 
-async def _found(
+async def found_effects(
     transaction: Transaction, product_id: int, kind: str, ids: Sequence[str]
 ) -> list[str]:
     """Those of a product's requests of which the journal has an effect of this kind."""

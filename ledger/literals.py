@@ -10,6 +10,7 @@ from ledger.batch import (
     Move,
     Opening,
     ProductChange,
+    Refusal,
     SecondEffect,
     ShardChange,
     ShardKey,
@@ -24,7 +25,7 @@ FIELDS_BYTES_MAX = 1 << 20
 REASON_CHARS_MAX = 500
 TRANSFER_PATIENCE_S = 1
 """How long whoever began a transfer is given to end it."""
-_SIGN = {
+SIGN = {
     JournalKind.DEDUCT: -1,
     JournalKind.RESTOCK: 1,
     JournalKind.REMOVE: -1,
@@ -38,16 +39,17 @@ _SIGN = {
 
 def journal_rows(effects: Effects) -> list[str]:
     """One row per request, in the columns of journal_insert.sql."""
-    sign = _SIGN[effects.kind]
+    sign = SIGN[effects.kind]
     product = f"({effects.product_id},'"
     kind = f"','{effects.kind.value}',{JournalType[effects.kind.name].value},"
     event = (
         f",{effects.partition},{effects.event_id.generation},{effects.event_id.number},"
-        f"{text(effects.remark[:REMARK_CHARS_MAX])},{instant(effects.at_ms)})"
+        f"{text(effects.remark[:REMARK_CHARS_MAX])},{text(effects.actor)},{instant(effects.at_ms)})"
     )
     return [
-        f"{product}{escaped(request_id)}{kind}{order_id},{user_id},{sign * quantity}{event}"
-        for request_id, quantity, user_id, order_id in effects.sales
+        f"{product}{escaped(request_id)}{kind}{order_id},{user_id},{sign * quantity},"
+        f"{'NULL' if after is None else after}{event}"
+        for request_id, quantity, user_id, order_id, after in effects.sales
     ]
 
 
@@ -61,7 +63,7 @@ def letter_row(letter: Letter) -> bytes:
     """One row in the columns of dead_letter_insert.sql."""
     generation, number = letter.entry.id
     packed = packb(letter.entry.fields)[:FIELDS_BYTES_MAX]
-    return b"(%d,%d,%d,%d,%b,%b,%b)" % (
+    return b"(%d,%d,%d,%d,%b,%b,%b,%d)" % (
         letter.partition,
         generation,
         number,
@@ -69,6 +71,7 @@ def letter_row(letter: Letter) -> bytes:
         text(letter.request_id).encode(),
         text(letter.reason[:REASON_CHARS_MAX]).encode(),
         binary(packed),
+        letter.shard_followed,
     )
 
 
@@ -79,6 +82,14 @@ def undo_row(second: SecondEffect) -> str:
         f"('{OutboxKind.UNDO.value}',{second.product_id},{second.partition},{second.epoch},"
         f"{generation},{number},{text(second.request_id)},-1,0,{second.quantity},"
         "CURRENT_TIMESTAMP(3))"
+    )
+
+
+def buffer_row(product_id: int, partition: int, epoch: int, request_id: str, quantity: int) -> str:
+    """One row in the columns of outbox_insert.sql, due at once."""
+    return (
+        f"('{OutboxKind.BUFFER.value}',{product_id},{partition},{epoch},0,0,{text(request_id)},-1,0,"
+        f"{quantity},CURRENT_TIMESTAMP(3))"
     )
 
 
@@ -116,6 +127,12 @@ def hold_end_row(key: HoldKey) -> bytes:
     ).encode()
 
 
+def refusal_row(refusal: Refusal) -> bytes:
+    """One row in the columns of tombstone_keep.sql."""
+    product_id, request_id, kind, quantity, user_id = refusal
+    return f"({product_id},{text(request_id)},'{kind}',{quantity},{user_id})".encode()
+
+
 def shard_reset_row(key: ShardKey, change: ShardChange) -> str:
     """One row in the columns of shard_reset.sql."""
     return (
@@ -130,6 +147,7 @@ def shard_change_row(key: ShardKey, change: ShardChange) -> str:
         f"SELECT {key.product_id} AS product_id, {key.partition} AS partition_id,"
         f" {change.available} AS available, {change.held} AS held, {change.sold} AS sold,"
         f" {change.loaded} AS loaded, {change.in_transit} AS in_transit,"
+        f" {change.released} AS released,"
         f" {text(change.state)} AS state, {change.layout_version} AS layout_version,"
         f" {change.last_event.generation} AS generation,"
         f" {change.last_event.number} AS number"

@@ -3,8 +3,9 @@
 Servers that read CHECK constraints and forget them are refused.
 
 DDL commits by itself, so each file is one statement that is safe to run again: a run that broke off
-between a statement and its record repeats that statement. An ALTER TABLE adds a column first of all:
-where the column is there, it fails as a whole and was applied before. MySQL has no IF NOT EXISTS for it.
+between a statement and its record repeats that statement. An ALTER TABLE adds a column or an index
+first of all: where that is there, it fails as a whole and was applied before. MySQL has no IF NOT EXISTS
+for it.
 """
 
 import re

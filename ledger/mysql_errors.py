@@ -52,7 +52,7 @@ member's."""
 _LOGIN = {1044, 1045, 1049, 1130, 1698, 2026, 2059, 2061}
 _SCHEMA = {1054, 1146}
 _DUPLICATE = {1062, 1586}
-_DUPLICATE_COLUMN = 1060
+_THERE_ALREADY = {1060, 1061}
 _REFUSED = {
     1048: "invalid_value",
     1267: "invalid_value",
@@ -78,8 +78,8 @@ def code_of(error: BaseException) -> int:
 
 
 def is_there_already(error: BaseException) -> bool:
-    """Whether an ALTER TABLE was to add a column that the table has."""
-    return code_of(error) == _DUPLICATE_COLUMN
+    """Whether an ALTER TABLE was to add a column or an index that the table has."""
+    return code_of(error) in _THERE_ALREADY
 
 
 def passing_kind(error: BaseException) -> str:
@@ -93,13 +93,15 @@ def passing_kind(error: BaseException) -> str:
     return _PASSING.get(code_of(error), "") if isinstance(error, MySQLError) else ""
 
 
-def translated(error: BaseException, server: str) -> LedgerError:
+def translated(error: BaseException, server: str, *, may_have_run: bool) -> LedgerError:
     """The ledger's own error for one of the library's."""
     code = code_of(error)
     if kind := passing_kind(error):
-        return LedgerUnavailableError(f"MySQL at {server}: {kind.replace('_', ' ')}{_why(error)}")
+        text = f"MySQL at {server}: {kind.replace('_', ' ')}{_why(error)}"
+        return LedgerUnavailableError(text, may_have_run=may_have_run)
     if code in _LOGIN:
-        return LedgerUnavailableError(f"MySQL at {server}: {_one_line(error)}")
+        text = f"MySQL at {server}: {_one_line(error)}"
+        return LedgerUnavailableError(text, may_have_run=may_have_run)
     if code in _SCHEMA:
         return SchemaError(
             f"{server} lacks tables of this program, run `inventoryctl migrate`: {_one_line(error)}"

@@ -19,6 +19,8 @@ class OutboxKind(StrEnum):
     """The units of a request's second effect go back to their shard."""
     TRANSFER = "transfer"
     """Units that left a shard for another one arrive there."""
+    BUFFER = "buffer"
+    """Units that left the buffer arrive at the product's first shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class OutboxRow:
     id: int
     product_id: int
     partition: int
-    """Of the second effect; of the shard that the units left."""
+    """Of the second effect; of the shard that the units left; of the one that they are for."""
     epoch: int
     event_id: EventId
     """What had the second effect; what began the transfer."""
@@ -43,7 +45,8 @@ class OutboxRow:
 
 
 class Outbox:
-    """Reads and ends work; `Journal.apply` alone adds it, and ends what events tell the end of."""
+    """Reads and ends work; `Journal.apply` and `Buffers.release` add it, and `Journal.apply` ends what
+    events tell the end of."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -66,16 +69,13 @@ class Outbox:
         self, kind: OutboxKind, partitions: Collection[int], *, older_than_s: int = 0
     ) -> int:
         """How many rows of these partitions have been open for so long at least."""
-        if not partitions:
-            return 0
-        sql = placeholders("outbox_open", len(partitions))
+        return await self._count("outbox_open", kind, older_than_s, partitions)
 
-        async def run(transaction: Transaction) -> int:
-            row = await transaction.row(sql, (kind.value, older_than_s, *sorted(partitions)))
-            assert row is not None
-            return int(row[0])
-
-        return await self._database.transaction(run)
+    async def count_failing(
+        self, kind: OutboxKind, partitions: Collection[int], *, attempts: int
+    ) -> int:
+        """How many open rows of these partitions were put off so often at least."""
+        return await self._count("outbox_failing", kind, attempts, partitions)
 
     async def done(self, row: OutboxRow, remark: str) -> None:
         """End a row and keep it; nothing if it has ended."""
@@ -89,6 +89,20 @@ class Outbox:
     async def remove(self, row: OutboxRow) -> None:
         """End a row without a trace; nothing if it is gone."""
         await self._execute("outbox_remove", row.id)
+
+    async def _count(
+        self, name: str, kind: OutboxKind, bound: int, partitions: Collection[int]
+    ) -> int:
+        if not partitions:
+            return 0
+        sql = placeholders(name, len(partitions))
+
+        async def run(transaction: Transaction) -> int:
+            row = await transaction.row(sql, (kind.value, bound, *sorted(partitions)))
+            assert row is not None
+            return int(row[0])
+
+        return await self._database.transaction(run)
 
     async def _execute(self, name: str, *values: object) -> None:
         async def run(transaction: Transaction) -> None:

@@ -1,6 +1,6 @@
 """Products as the ledger has them: settings, units, and the steps of going on sale and off it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -12,10 +12,10 @@ from ledger.errors import (
     UnknownProductError,
 )
 from ledger.service_events import publish, stock_notices
-from ledger.statements import statement
+from ledger.statements import placeholders, statement
 from sharding.outcomes import State
 from sharding.placement import Layout
-from sharding.plans import LoadPlan, split_evenly
+from sharding.plans import Freeze, LoadPlan, split_evenly
 
 
 class JournalKind(StrEnum):
@@ -33,8 +33,18 @@ class JournalKind(StrEnum):
     """Held units came back; the remark says why."""
     REFUND = "refund"
     """An order was confirmed too late and its units are gone. Moves none."""
+    BUFFER = "buffer"
+    """Units left the buffer for the shards."""
     FORCE_RELEASE = "force_release"
-    """Somebody had an order released; the remark says who and why. Moves no units."""
+    """Somebody had an order released; the remark says why. Moves no units."""
+    ROLLBACK = "rollback"
+    """Units of a request's second effect went back to the shard that they had been taken from."""
+    REPAIR = "repair"
+    """A difference between a shard and the ledger was compensated."""
+    FREEZE = "freeze"
+    """The sale was stopped. Moves no units."""
+    UNFREEZE = "unfreeze"
+    """The sale was resumed. Moves no units."""
 
 
 class JournalType(IntEnum):
@@ -50,6 +60,10 @@ class JournalType(IntEnum):
     LAYOUT = 8
     REFUND = 9
     FORCE_RELEASE = 10
+    REPAIR = 11
+    BUFFER = 12
+    FREEZE = 13
+    UNFREEZE = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,8 @@ class ProductRow:
     """0: no limit."""
     low_stock: int
     """0: never low."""
+    buffer_release_below: int
+    """With fewer units available in the shards the buffer is released by itself; 0: never."""
     shards: int
     """Wanted; 0: the service's default."""
     layout_version: int
@@ -86,9 +102,21 @@ class ProductRow:
     """Units that the last load split over the shards."""
     sold_before: int
     """Units sold when the product was last closed."""
+    sold_from_buffer: int
+    """Units sold since it was loaded that no shard knows of."""
     former_shards: str
     """Other shard counts that it had, with spaces between them."""
     version: int
+    frozen_reason: str = ""
+    """Why nothing is sold; empty: it is not frozen."""
+    frozen_by: str = ""
+    freeze_version: int = 0
+    """Grows with every decision to stop or to resume the sale."""
+
+    @property
+    def freeze(self) -> Freeze:
+        """The last of these decisions."""
+        return Freeze(self.freeze_version, frozen=bool(self.frozen_reason))
 
     @property
     def plan(self) -> LoadPlan:
@@ -102,6 +130,7 @@ class ProductRow:
             sold_before=self.sold_before,
             former_shards=tuple(map(int, self.former_shards.split())),
             max_per_user=self.max_per_user,
+            freeze=self.freeze,
         )
 
 
@@ -116,6 +145,7 @@ class ProductSettings:
     shards: int
     max_per_user: int
     low_stock: int
+    buffer_release_below: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +183,7 @@ class Products:
                     wanted.buffer_percent,
                     wanted.max_per_user,
                     wanted.low_stock,
+                    wanted.buffer_release_below,
                     wanted.shards,
                     wanted.product_id,
                 ),
@@ -178,6 +209,15 @@ class Products:
 
         return await self._database.transaction(run)
 
+    async def on_sale(self, *, after: int, limit: int) -> Sequence[int]:
+        """Ids of products that are open, greater than `after`, in their order."""
+
+        async def run(transaction: Transaction) -> Sequence[int]:
+            rows = await transaction.rows(statement("product_on_sale"), (after, limit))
+            return [int(product_id) for (product_id,) in rows]
+
+        return await self._database.transaction(run)
+
     async def count_below_zero(self) -> int:
         """Products of whose available units more were used than came in, as far as is known."""
 
@@ -189,13 +229,15 @@ class Products:
         return await self._database.transaction(run)
 
     async def begin_load(
-        self, product_id: int, *, partitions: int, default_shards: int
+        self, product_id: int, *, partitions: int, default_shards: int, has_buffer: bool = True
     ) -> tuple[LoadPlan, bool]:
-        """Decide what a closed product's shards are to hold, once; the buffer is set aside here.
+        """Decide what a closed product's shards are to hold, once; the buffer is set aside here, unless
+        all units stay in the ledger anyway (`has_buffer` False).
 
         Returns the plan and whether it is to be carried out: True from CLOSED and from LOADING,
         which resumes the stored plan; False from OPEN, where nothing changes.
-        LedgerConflictError NOT_CLOSED while it is being closed, INSUFFICIENT_STOCK below zero.
+        LedgerConflictError NOT_CLOSED while it is being closed, INSUFFICIENT_STOCK below zero,
+        DEAD_LETTERS_OPEN while one of its events is set aside.
         """
 
         async def run(transaction: Transaction) -> tuple[LoadPlan, bool]:
@@ -204,10 +246,12 @@ class Products:
                 return row.plan, False
             if row.status is State.LOADING:
                 return row.plan, True
-            _require(row, State.CLOSED, Conflict.NOT_CLOSED)
+            require_status(row, State.CLOSED, Conflict.NOT_CLOSED)
             _require_units(row, 0)
+            await _require_no_letters(transaction, row)
             shards = min(row.shards or default_shards, partitions)
-            buffer = row.available_stock * row.buffer_percent // 100
+            percent = row.buffer_percent if has_buffer else 0
+            buffer = row.available_stock * percent // 100
             pool = row.available_stock - buffer
             version = max(row.layout_version, await _last_version(transaction, product_id)) + 1
             values = (version, shards, buffer, buffer, pool, _former(row, shards), product_id)
@@ -226,7 +270,7 @@ class Products:
             row = await locked_product(transaction, plan.product_id, epoch=plan.epoch)
             if row.status is State.OPEN:
                 return row
-            _require(row, State.LOADING, Conflict.NOT_OPEN)
+            require_status(row, State.LOADING, Conflict.NOT_OPEN)
             return await _set_status(transaction, row, State.OPEN)
 
         return await self._database.transaction(run)
@@ -241,7 +285,7 @@ class Products:
             row = await locked_product(transaction, product_id)
             if row.status in (State.CLOSING, State.CLOSED):
                 return row
-            _require(row, State.OPEN, Conflict.NOT_OPEN)
+            require_status(row, State.OPEN, Conflict.NOT_OPEN)
             await _require_layout(transaction, row)
             return await _set_status(transaction, row, State.CLOSING)
 
@@ -278,7 +322,7 @@ class Products:
             row = await locked_product(transaction, product_id, epoch=epoch)
             if row.status is State.CLOSED:
                 return row
-            _require(row, State.CLOSING, Conflict.NOT_CLOSING)
+            require_status(row, State.CLOSING, Conflict.NOT_CLOSING)
             await transaction.execute(statement("product_finish_close"), (product_id,))
             return await _read(transaction, product_id)
 
@@ -293,7 +337,14 @@ class Products:
         return await self._database.transaction(run)
 
     async def adjust_closed(
-        self, kind: JournalKind, product_id: int, *, request_id: str, quantity: int, reason: str
+        self,
+        kind: JournalKind,
+        product_id: int,
+        *,
+        request_id: str,
+        quantity: int,
+        reason: str,
+        actor: str = "",
     ) -> Adjustment:
         """Restock or remove units of a closed product, once per request id.
 
@@ -307,14 +358,14 @@ class Products:
             row = await locked_product(transaction, product_id)
             if earlier := await _adjustment(transaction, product_id, request_id):
                 return _same(earlier, kind, quantity, request_id)
-            _require(row, State.CLOSED, Conflict.NOT_CLOSED)
+            require_status(row, State.CLOSED, Conflict.NOT_CLOSED)
             if kind is JournalKind.REMOVE:
                 _require_units(row, quantity)
-            type_ = JournalType[kind.name]
-            values = (product_id, request_id, kind.value, type_.value, signed, reason)
+            what = (product_id, request_id, kind.value, JournalType[kind.name].value, signed)
+            values = (*what, row.available_stock + signed, reason, actor)
             await transaction.execute(statement("adjustment_insert"), values)
             await transaction.execute(statement("product_adjust"), (signed, signed, product_id))
-            await _tell_of_units(transaction, row, signed)
+            await tell_of_units(transaction, row, signed)
             return Adjustment(kind, quantity, replayed=False)
 
         try:
@@ -356,6 +407,21 @@ async def locked_product(
     return row
 
 
+async def product_rows(
+    transaction: Transaction, product_ids: Collection[int], *, locks: bool
+) -> dict[int, ProductRow]:
+    """Rows by product, without those that are unknown.
+
+    `locks`: each is held until the transaction ends; they are taken in the order of the ids, so that no
+    two transactions wait for each other.
+    """
+    if not product_ids:
+        return {}
+    sql = placeholders("product_lock_some" if locks else "product_some", len(product_ids))
+    rows = await transaction.rows(sql, sorted(product_ids))
+    return {product.product_id: product for product in map(_product, rows)}
+
+
 async def _last_version(transaction: Transaction, product_id: int) -> int:
     """The highest layout version that a change of the shard count may have used; 0: none did."""
     row = await transaction.row(statement("layout_change_last"), (product_id,))
@@ -367,6 +433,17 @@ async def _require_layout(transaction: Transaction, row: ProductRow) -> None:
         raise LedgerConflictError(
             Conflict.LAYOUT_CHANGING,
             f"the shard count of product {row.product_id} is being changed; call again",
+        )
+
+
+async def _require_no_letters(transaction: Transaction, row: ProductRow) -> None:
+    """What an event sold that was set aside is among the available units: it would be sold again."""
+    letter = await transaction.row(statement("dead_letter_of"), (row.product_id,))
+    if letter is not None:
+        raise LedgerConflictError(
+            Conflict.DEAD_LETTERS_OPEN,
+            f"dead letter {letter[0]} of product {row.product_id} is open, and its units would be sold "
+            "again: retry or discard it first",
         )
 
 
@@ -382,7 +459,8 @@ async def _adjustment(
     return Adjustment(JournalKind(row[0]), abs(row[1]), replayed=True) if row else None
 
 
-async def _tell_of_units(transaction: Transaction, before: ProductRow, change: int) -> None:
+async def tell_of_units(transaction: Transaction, before: ProductRow, change: int) -> None:
+    """Tell callers of a change of the available units, as the last that a transaction does."""
     notices = stock_notices(
         before.product_id,
         before=before.available_stock,
@@ -392,7 +470,8 @@ async def _tell_of_units(transaction: Transaction, before: ProductRow, change: i
     await publish(transaction, list(notices))
 
 
-def _require(row: ProductRow, status: State, conflict: Conflict) -> None:
+def require_status(row: ProductRow, status: State, conflict: Conflict) -> None:
+    """LedgerConflictError unless the product is in that state."""
     if row.status is not status:
         text = f"product {row.product_id} is {row.status.value}, not {status.value}"
         raise LedgerConflictError(conflict, text)
@@ -405,7 +484,7 @@ def _require_units(row: ProductRow, units: int) -> None:
 
 
 def _agreed_total(row: ProductRow, wanted: int) -> int:
-    _require(row, State.CLOSED, Conflict.NOT_CLOSED)
+    require_status(row, State.CLOSED, Conflict.NOT_CLOSED)
     if row.epoch == 0:
         return wanted
     if wanted not in (0, row.total_stock):

@@ -2,7 +2,11 @@
 
 -- One row per product. The shards' live units are part of available_stock. Each stream is applied at its
 -- own pace: units may be sold or removed at one shard before the stream of another tells that they came
--- in, so available_stock and total_stock can be below zero for a while. Held and sold units never move.
+-- in, so available_stock and total_stock can be below zero for a while. Held and sold units never move. released_stock: units that
+-- have left the buffer for the shards since the product was loaded. Below buffer_release_below available
+-- units in the shards the buffer is released by itself; 0: never.
+-- frozen_… is the last decision to stop or to resume the sale: why and by whom, '' while it is not;
+-- freeze_version grows with each, 0: there was none.
 CREATE TABLE product_inventory (
     product_id       BIGINT       NOT NULL,
     name             VARCHAR(200) NOT NULL DEFAULT '',
@@ -11,25 +15,33 @@ CREATE TABLE product_inventory (
     available_stock  BIGINT       NOT NULL DEFAULT 0,
     pre_deduct_stock BIGINT       NOT NULL DEFAULT 0,
     buffer_stock     BIGINT       NOT NULL DEFAULT 0,
+    released_stock   BIGINT       NOT NULL DEFAULT 0,
     sold_count       BIGINT       NOT NULL DEFAULT 0,
     buffer_percent   TINYINT      NOT NULL DEFAULT 5,
     max_per_user     BIGINT       NOT NULL DEFAULT 0,
     low_stock        BIGINT       NOT NULL DEFAULT 0,
+    buffer_release_below BIGINT   NOT NULL DEFAULT 0,
     shards           INT          NOT NULL DEFAULT 0,
     layout_version   BIGINT       NOT NULL DEFAULT 0,
     layout_shards    INT          NOT NULL DEFAULT 0,
     epoch            BIGINT       NOT NULL DEFAULT 0,
     load_pool        BIGINT       NOT NULL DEFAULT 0,
     sold_before      BIGINT       NOT NULL DEFAULT 0,
+    sold_from_buffer BIGINT       NOT NULL DEFAULT 0,
     former_shards    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    frozen_reason    VARCHAR(200) NOT NULL DEFAULT '',
+    frozen_by        VARCHAR(64)  NOT NULL DEFAULT '',
+    freeze_version   BIGINT       NOT NULL DEFAULT 0,
     version          BIGINT       NOT NULL DEFAULT 0,
     create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     update_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
     PRIMARY KEY (product_id),
+    KEY by_buffer_rule (buffer_release_below),
     CONSTRAINT product_id_positive CHECK (product_id > 0),
     CONSTRAINT product_status_known CHECK (status IN ('closed', 'loading', 'open', 'closing')),
     CONSTRAINT product_held_not_negative CHECK (pre_deduct_stock >= 0),
     CONSTRAINT product_buffer_not_negative CHECK (buffer_stock >= 0),
+    CONSTRAINT product_released_not_negative CHECK (released_stock >= 0),
     CONSTRAINT product_sold_not_negative CHECK (sold_count >= 0),
     CONSTRAINT product_conserves_units CHECK (
         total_stock = available_stock + pre_deduct_stock + buffer_stock + sold_count
@@ -38,9 +50,11 @@ CREATE TABLE product_inventory (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The journal: one row per operation. type: 1 reserve, 2 confirm, 3 release, 4 rollback, 5 deduct,
--- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release. quantity is negative where units left the
--- available stock, or the held ones for the sold ones. partition_id and the event id say which stream entry
--- told of it; NULL and 0: it did not come by a stream.
+-- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release, 11 repair, 12 buffer, 13 freeze, 14 unfreeze. quantity is
+-- negative where units left the available stock, or the held ones for the sold ones. partition_id and the
+-- event id say which stream entry told of it; NULL and 0: it did not come by a stream. A rollback has those of
+-- the second effect that it brought back. actor: who asked for it, where somebody said so. available_after:
+-- available units of the shard just after the operation; of the product where it did not come by a stream; NULL: not known.
 CREATE TABLE inventory_log (
     id               BIGINT       NOT NULL AUTO_INCREMENT,
     product_id       BIGINT       NOT NULL,
@@ -54,14 +68,19 @@ CREATE TABLE inventory_log (
     event_generation BIGINT UNSIGNED NOT NULL DEFAULT 0,
     event_number     BIGINT UNSIGNED NOT NULL DEFAULT 0,
     remark           VARCHAR(200) NOT NULL DEFAULT '',
+    actor            VARCHAR(64)  NOT NULL DEFAULT '',
+    available_after  BIGINT       NULL,
     create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     PRIMARY KEY (id),
-    UNIQUE KEY one_effect (product_id, request_id, kind)
+    UNIQUE KEY one_effect (product_id, request_id, kind),
+    KEY by_order (order_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What each shard holds as far as its stream has been applied. in_transit is signed: units that left
 -- for other shards less those that came; over all shards of an epoch it adds up to what is on its way.
 -- loaded is signed, too: a shard may give back more than it was loaded with.
+-- released: units of the buffer that have arrived at the shard since the product was loaded; what
+-- product_inventory has in released_stock beyond all of them is on its way.
 CREATE TABLE shard_stock (
     product_id       BIGINT      NOT NULL,
     partition_id     SMALLINT    NOT NULL,
@@ -73,6 +92,7 @@ CREATE TABLE shard_stock (
     sold             BIGINT      NOT NULL DEFAULT 0,
     loaded           BIGINT      NOT NULL DEFAULT 0,
     in_transit       BIGINT      NOT NULL DEFAULT 0,
+    released         BIGINT      NOT NULL DEFAULT 0,
     event_generation BIGINT UNSIGNED NOT NULL DEFAULT 0,
     event_number     BIGINT UNSIGNED NOT NULL DEFAULT 0,
     update_time      DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
@@ -107,7 +127,8 @@ CREATE TABLE raw_event (
 
 -- Entries, or single requests of an entry, that could not be applied. reason starts with one word for
 -- its class. request_id is empty where the whole entry is meant. fields is packed as in raw_event and
--- cut after 1 MiB.
+-- cut after 1 MiB. state: open, retried, discarded. shard_followed: whether shard_stock took over what the
+-- event says of the shard's counts all the same; NULL: not known, an earlier version wrote the letter.
 CREATE TABLE dead_letter (
     id           BIGINT       NOT NULL AUTO_INCREMENT,
     partition_id SMALLINT     NOT NULL,
@@ -117,7 +138,9 @@ CREATE TABLE dead_letter (
     request_id   VARCHAR(64)  NOT NULL DEFAULT '',
     reason       VARCHAR(500) NOT NULL,
     fields       MEDIUMBLOB   NOT NULL,
+    shard_followed BOOLEAN    NULL,
     state        VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'open',
+    actor        VARCHAR(64)  NOT NULL DEFAULT '',
     remark       VARCHAR(200) NOT NULL DEFAULT '',
     create_time  DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     update_time  DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
@@ -170,7 +193,9 @@ CREATE TABLE audit_report (
     KEY by_product (product_id, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Modes that all processes agree on, changed by compare-and-set on epoch.
+-- Modes that all processes agree on, changed by compare-and-set on epoch: sales is where units are sold from.
+-- `server …`: what a serving process says of itself (reaches: it reaches Redis), again and again: it counts for a
+-- moment after update_time.
 CREATE TABLE service_mode (
     name        VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     mode        VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -275,4 +300,89 @@ CREATE TABLE event_sequence (
     last_id BIGINT  NOT NULL,
     PRIMARY KEY (id),
     CONSTRAINT event_sequence_is_one CHECK (id = 1)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Requests that take nothing, for good, where MySQL is all there is or as the streams have told: kind refused
+-- (of a retry, for shortage) or never (ResolveRequest decided it). quantity and user_id: what was refused.
+CREATE TABLE request_tombstone (
+    product_id  BIGINT      NOT NULL,
+    request_id  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    kind        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    quantity    BIGINT      NOT NULL DEFAULT 0,
+    user_id     BIGINT      NOT NULL DEFAULT 0,
+    create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (product_id, request_id),
+    KEY by_age (create_time),
+    CONSTRAINT request_tombstone_kind_known CHECK (kind IN ('refused', 'never'))
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Orders, where MySQL is all there is. state barred: released before it came, so it will hold nothing; it has
+-- no lines. order_lines: <product>:<quantity>:<place>, by product, with commas between them; place is - or, of
+-- a line that was short, an exclamation mark. deadline_time includes the grace for late confirmations.
+CREATE TABLE inventory_order (
+    order_id      BIGINT        NOT NULL,
+    user_id       BIGINT        NOT NULL DEFAULT 0,
+    state         VARCHAR(16)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    order_lines   VARCHAR(2000) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    deadline_time DATETIME(3)   NOT NULL,
+    create_time   DATETIME(3)   NOT NULL,
+    update_time   DATETIME(3)   NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (order_id),
+    KEY by_deadline (state, deadline_time),
+    CONSTRAINT inventory_order_state_known CHECK (
+        state IN ('held', 'confirmed', 'released', 'expired', 'refused', 'retaken', 'refund_required', 'barred')
+    )
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Units that a user holds and has bought of a product with a limit per user, where MySQL is all there is. They
+-- count from the load on that raised the product's epoch to this one.
+CREATE TABLE user_units (
+    product_id BIGINT NOT NULL,
+    user_id    BIGINT NOT NULL,
+    epoch      BIGINT NOT NULL,
+    units      BIGINT NOT NULL,
+    PRIMARY KEY (product_id, user_id),
+    CONSTRAINT user_units_not_negative CHECK (units >= 0)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Shards whose own counts differ from the ledger's at the same event: live less ledger. A shard has one open
+-- row at most; is_open is NULL once it agrees again, and state says how that came: repaired, or passed.
+-- damaged names live counts that no script has written. first_… is the first event that tells of the
+-- difference, last_… the one at which it became what it is; changes counts how often it did.
+CREATE TABLE shard_drift (
+    id               BIGINT      NOT NULL AUTO_INCREMENT,
+    product_id       BIGINT      NOT NULL,
+    partition_id     SMALLINT    NOT NULL,
+    epoch            BIGINT      NOT NULL,
+    is_open          TINYINT     NULL DEFAULT 1,
+    state            VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'open',
+    available        BIGINT      NOT NULL,
+    held             BIGINT      NOT NULL,
+    sold             BIGINT      NOT NULL,
+    loaded           BIGINT      NOT NULL,
+    damaged          VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    first_generation BIGINT UNSIGNED NOT NULL,
+    first_number     BIGINT UNSIGNED NOT NULL,
+    last_generation  BIGINT UNSIGNED NOT NULL,
+    last_number      BIGINT UNSIGNED NOT NULL,
+    changes          INT         NOT NULL DEFAULT 0,
+    create_time      DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    update_time      DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    UNIQUE KEY one_open (is_open, product_id, partition_id),
+    KEY by_product (product_id, id),
+    CONSTRAINT shard_drift_state_known CHECK (state IN ('open', 'repaired', 'passed'))
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Requests that were sold from the buffer and that the live stock has not been told of. A row goes when it has.
+CREATE TABLE buffer_sale (
+    id          BIGINT      NOT NULL AUTO_INCREMENT,
+    product_id  BIGINT      NOT NULL,
+    request_id  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    quantity    BIGINT      NOT NULL,
+    user_id     BIGINT      NOT NULL,
+    mode_epoch  BIGINT      NOT NULL,
+    create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    PRIMARY KEY (id),
+    UNIQUE KEY once (product_id, request_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -1,7 +1,7 @@
 """The MySQL servers of one ledger, in the order of the setting: each product belongs to one of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -76,37 +76,54 @@ class PerServer(Generic[T]):
         return await together([ask(part) for part in self.all])
 
     async def page(
-        self, read: Callable[[T, int], Awaitable[Sequence[R]]], *, after: int, limit: int
+        self,
+        read: Callable[[T, int], Awaitable[Sequence[R]]],
+        *,
+        after: int,
+        limit: int,
+        product_id: int = 0,
     ) -> Sequence[R]:
-        """The next rows of all servers by number, with their numbers as their ids.
+        """The next rows of all servers by number, or of a product's, with their numbers as their ids.
 
         `read` gives a server's next `limit` rows above an own id, by id.
         """
-        pages = await together(
-            [read(part, place.last_up_to(after)) for part, place in self._placed()]
-        )
-        return self._merged(pages)[:limit]
+        places = self._places(product_id)
+        asked = [read(self.all[place.index], place.last_up_to(after)) for place in places]
+        return _merged(places, await together(asked))[:limit]
 
     async def page_back(
-        self, read: Callable[[T, int], Awaitable[Sequence[R]]], *, before: int, limit: int
+        self,
+        read: Callable[[T, int], Awaitable[Sequence[R]]],
+        *,
+        before: int,
+        limit: int,
+        product_id: int = 0,
     ) -> Sequence[R]:
-        """The same from the greatest number down; `read` gives a server's rows below an own id."""
-        pages = await together(
-            [read(part, place.last_up_to(before - 1) + 1) for part, place in self._placed()]
-        )
-        return self._merged(pages)[::-1][:limit]
-
-    def _placed(self) -> Iterator[tuple[T, Place]]:
-        for index, part in enumerate(self.all):
-            yield part, Place(index, len(self.all))
-
-    def _merged(self, pages: Sequence[Sequence[R]]) -> list[R]:
-        rows = [
-            replace(row, id=place.number(row.id))
-            for (_, place), page in zip(self._placed(), pages, strict=True)
-            for row in page
+        """The same from a number down; 0: from the newest. `read` takes the own id in the same way."""
+        places = [
+            place
+            for place in self._places(product_id)
+            if not before or place.last_up_to(before - 1) >= 0
         ]
-        return sorted(rows, key=lambda row: row.id)
+        asked = [
+            read(self.all[place.index], place.last_up_to(before - 1) + 1 if before else 0)
+            for place in places
+        ]
+        return _merged(places, await together(asked))[::-1][:limit]
+
+    def _places(self, product_id: int) -> Sequence[Place]:
+        count = len(self.all)
+        indexes = [ledger_of(product_id, count)] if product_id else range(count)
+        return [Place(index, count) for index in indexes]
+
+
+def _merged(places: Sequence[Place], pages: Sequence[Sequence[R]]) -> list[R]:
+    rows = [
+        replace(row, id=place.number(row.id))
+        for place, page in zip(places, pages, strict=True)
+        for row in page
+    ]
+    return sorted(rows, key=lambda row: row.id)
 
 
 async def together(asked: Sequence[Awaitable[U]]) -> list[U]:

@@ -51,6 +51,8 @@ class LedgerSettings(BaseSettings):
     """How long a transaction may take before its connection counts as lost."""
     mysql_lock_wait_s: Annotated[int, Field(ge=1, le=600)] = 2
     """How long a transaction waits for a row that another one holds."""
+    event_ttl_s: Annotated[int, Field(ge=60, le=31_536_000)] = 604_800
+    """How long callers' events are kept for those who read them late."""
 
     @field_validator("mysql_urls")
     @classmethod

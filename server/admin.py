@@ -3,34 +3,44 @@
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
+from typing import Protocol
 
 from inventory.v1 import admin_pb2 as messages
-from ledger.dead_letters import DeadLetterRow, DeadLetters
+from ledger.buffers import Buffers, Release
 from ledger.products import JournalKind, ProductRow, Products, ProductSettings
 from ledger.servers import PerServer
 from server import validation
-from server.calls import Context, remaining_s
+from server.calls import Context, wait_s
 from server.errors import Violation
 from server.lifecycle import Correction, Lifecycle, Loaded
-from server.overview import Overview, PartitionState
-from server.resharding import Resharding
+from server.overview import ClusterState, PartitionState
 from server.stocks import STATUSES
 from sharding.placement import is_shard_count
 
-ANSWER_S = 0.5
-"""What is left of a caller's deadline for the answer, when a call waits for something."""
+
+class ShardCounts(Protocol):
+    """What changes the shard count of a product."""
+
+    async def set_shards(self, product_id: int, shards: int, *, wait_s: float) -> int: ...
+
+
+class Views(Protocol):
+    """What shows the service's parts."""
+
+    async def read(self) -> ClusterState: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AdminService:
     """One method for each call of the contract that this version has, by its name in snake_case;
-    those on holds are in server/holds.py."""
+    those on holds are in server/holds.py, on the journal in server/journal.py, on audits and freezing in
+    server/audits.py."""
 
     products: PerServer[Products]
     lifecycle: Lifecycle
-    resharding: Resharding
-    dead_letters: PerServer[DeadLetters]
-    overview: Overview
+    buffers: PerServer[Buffers]
+    resharding: ShardCounts
+    overview: Views
     partitions: int
     close_wait_s_max: float
     version: str
@@ -76,7 +86,9 @@ class AdminService:
     ) -> messages.CloseResponse:
         """Take a product off sale."""
         validation.product_id(request.product_id)
-        row = await self.lifecycle.close(request.product_id, wait_s=self._wait_s(context))
+        row = await self.lifecycle.close(
+            request.product_id, wait_s=wait_s(context, self.close_wait_s_max)
+        )
         return messages.CloseResponse(product=_product(row))
 
     async def restock(
@@ -102,24 +114,27 @@ class AdminService:
             _shard_count(request.shards, self.partitions),
         )
         version = await self.resharding.set_shards(
-            request.product_id, request.shards, wait_s=self._wait_s(context)
+            request.product_id, request.shards, wait_s=wait_s(context, self.close_wait_s_max)
         )
         return messages.SetShardsResponse(layout_version=version)
 
-    async def list_dead_letters(
-        self, request: messages.ListDeadLettersRequest, _context: Context
-    ) -> messages.ListDeadLettersResponse:
-        """Read a page of events that could not be applied."""
-        validation.check(validation.at_least("after_id", request.after_id, 0))
-        size = validation.page_size(request.page_size)
-        rows = await self.dead_letters.page(
-            lambda each, after: each.list(after=after, limit=size),
-            after=request.after_id,
-            limit=size,
+    async def release_buffer(
+        self, request: messages.ReleaseBufferRequest, _context: Context
+    ) -> messages.ReleaseBufferResponse:
+        """Bring units on sale from the buffer."""
+        validation.release(
+            name=request.request_id,
+            product_id=request.product_id,
+            quantity=request.quantity,
+            why=request.reason,
+            who=request.actor,
         )
-        return messages.ListDeadLettersResponse(
-            letters=map(_letter, rows),
-            next_after_id=rows[-1].id if len(rows) == size else 0,
+        wanted = Release(
+            request.product_id, request.request_id, request.quantity, request.reason, request.actor
+        )
+        released = await self.buffers.of(request.product_id).release(wanted)
+        return messages.ReleaseBufferResponse(
+            quantity=released.quantity, replayed=released.replayed
         )
 
     async def get_cluster(
@@ -131,14 +146,9 @@ class AdminService:
             partitions=map(_partition, state.partitions),
             version=self.version,
             schema_version=state.schema_version,
+            mode=state.mode,
+            mode_epoch=state.mode_epoch,
         )
-
-    def _wait_s(self, context: Context) -> float:
-        """How long a call may wait for a worker; what is left of a short deadline is shared."""
-        left_s = remaining_s(context)
-        if left_s is None:
-            return self.close_wait_s_max
-        return min(self.close_wait_s_max, max(left_s - ANSWER_S, left_s / 2))
 
 
 def _check_product(request: messages.PutProductRequest, partitions: int) -> None:
@@ -149,6 +159,7 @@ def _check_product(request: messages.PutProductRequest, partitions: int) -> None
         validation.between("buffer_percent", request.buffer_percent, 0, 100),
         _shard_count(request.shards, partitions),
         validation.at_least("low_stock", request.low_stock, 0),
+        validation.at_least("buffer_release_below", request.buffer_release_below, 0),
         validation.between("max_per_user", request.max_per_user, 0, validation.MAX_PER_USER_MAX),
     )
 
@@ -171,6 +182,7 @@ def _settings(request: messages.PutProductRequest) -> ProductSettings:
         shards=request.shards,
         max_per_user=request.max_per_user,
         low_stock=request.low_stock,
+        buffer_release_below=request.buffer_release_below,
     )
 
 
@@ -182,9 +194,15 @@ def _correction(
         product_id=request.product_id,
         quantity=request.quantity,
         why=request.reason,
+        who=request.actor,
     )
     return Correction(
-        kind, request.product_id, request.request_id, request.quantity, request.reason
+        kind,
+        request.product_id,
+        request.request_id,
+        request.quantity,
+        request.reason,
+        request.actor,
     )
 
 
@@ -205,7 +223,10 @@ def _product(row: ProductRow) -> messages.Product:
         epoch=row.epoch,
         max_per_user=row.max_per_user,
         low_stock=row.low_stock,
+        buffer_release_below=row.buffer_release_below,
         version=row.version,
+        frozen=bool(row.frozen_reason),
+        frozen_reason=row.frozen_reason,
     )
 
 
@@ -218,17 +239,6 @@ def _loaded(loaded: Loaded) -> messages.LoadedProduct:
         shards=plan.layout.shards,
         layout_version=plan.layout.version,
         epoch=plan.epoch,
-    )
-
-
-def _letter(row: DeadLetterRow) -> messages.DeadLetter:
-    return messages.DeadLetter(
-        id=row.id,
-        partition=row.partition,
-        event_id=str(row.event_id),
-        reason=row.reason,
-        event=row.event,
-        created_ms=row.created_ms,
     )
 
 

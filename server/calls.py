@@ -37,6 +37,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
 """Takes a message, or a reader of them; returns a message, its bytes, or None where it streams."""
 
+ANSWER_S = 0.5
+"""What is left of a caller's deadline for the answer, when a call waits for something."""
 ON_THE_WAY_S = 0.1
 """A caller's deadline passes before the same one does here, by the time that the call was on its way."""
 
@@ -159,6 +161,14 @@ def was_sent_before(context: Context) -> bool:
 def remaining_s(context: Context) -> float | None:
     """What is left of the caller's deadline; None if there is none."""
     return context.time_remaining()
+
+
+def wait_s(context: Context, at_most_s: float) -> float:
+    """How long a call may wait for a worker; what is left of a short deadline is shared."""
+    left_s = remaining_s(context)
+    if left_s is None:
+        return at_most_s
+    return min(at_most_s, max(left_s - ANSWER_S, left_s / 2))
 
 
 def _handler(

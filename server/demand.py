@@ -2,9 +2,6 @@
 
 import asyncio
 import math
-import os
-import secrets
-import socket
 from collections.abc import Mapping
 from time import monotonic
 
@@ -12,6 +9,7 @@ from ledger.demand import Demand
 from ledger.errors import LedgerError
 from ledger.servers import PerServer
 from server.metrics import Metrics
+from server.names import process_name
 from sharding.stock import Stock
 
 REPORT_S = 1.0
@@ -59,7 +57,7 @@ class DemandReporter:
         self._demand = demand
         self._metrics = metrics
         self._at_least = hot_rate_per_s * SHARE_OF_HOT
-        self._server = _name()
+        self._server = process_name()
         self._rates = Rates()
         self._telling: set[Demand] = set()
         """MySQL servers that have not answered yet; one that hangs delays no other."""
@@ -90,8 +88,3 @@ class DemandReporter:
             self._metrics.demand_unreported.inc()
         finally:
             self._telling.discard(demand)
-
-
-def _name() -> str:
-    """Unique among all processes; at most 64 characters."""
-    return f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"

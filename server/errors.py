@@ -77,6 +77,10 @@ _OUTCOME_REASONS: Final[Mapping[Outcome, str]] = {
 
 _REASON_MESSAGES: Final[Mapping[Reason, str]] = {
     Reason.RESOLVED_NEVER: "this is a late copy of a request that was resolved: it takes nothing, ever",
+    Reason.LEDGER_BEHIND: "too many sales wait for the ledger; nothing is sold until it has caught up",
+    Reason.LIVE_STOCK_AWAY: "no Redis node can be reached; the ledger cannot do this in its place",
+    Reason.LIVE_STOCK_RETURNING: "Redis is back and is told what was sold meanwhile",
+    Reason.BUFFER_EMPTY: "no Redis node can be reached, and the buffer has fewer units than that",
     Reason.ORDER_PENDING: "the order is being decided just now",
     Reason.ORDER_AMBIGUOUS: "several orders have this id; name a product of the one that is meant",
 }
@@ -86,6 +90,7 @@ _CONFLICT_CODES: Final[Mapping[Conflict, StatusCode]] = {
     Conflict.REQUEST_MISMATCH: StatusCode.ALREADY_EXISTS,
     Conflict.LAYOUT_CHANGING: StatusCode.UNAVAILABLE,
     Conflict.STATUS_CHANGING: StatusCode.UNAVAILABLE,
+    Conflict.DEAD_LETTER_UNKNOWN: StatusCode.NOT_FOUND,
 }
 """What is not named here is FAILED_PRECONDITION."""
 
@@ -98,6 +103,8 @@ _RETRY_AFTER_MS: Final[Mapping[StatusCode, int]] = {
     StatusCode.UNAVAILABLE: 100,
     StatusCode.RESOURCE_EXHAUSTED: 100,
 }
+_LONGER_RETRY_AFTER_MS: Final[Mapping[str, int]] = {Reason.LEDGER_BEHIND: 1_000}
+"""Reasons that do not pass in a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +253,16 @@ def trailing_metadata(refusal: RefusedError) -> tuple[tuple[str, bytes], ...]:
 def _details(refusal: RefusedError) -> list[Message]:
     details: list[Message] = [ErrorInfo(reason=refusal.reason, domain=DOMAIN)]
     if refusal.code in _RETRY_AFTER_MS:
-        details.append(RetryInfo(retry_delay=_milliseconds(_RETRY_AFTER_MS[refusal.code])))
+        after_ms = _LONGER_RETRY_AFTER_MS.get(refusal.reason, _RETRY_AFTER_MS[refusal.code])
+        details.append(RetryInfo(retry_delay=_milliseconds(after_ms)))
     if refusal.violations:
         details.append(BadRequest(field_violations=map(_field_violation, refusal.violations)))
     return details
 
 
 def _milliseconds(value: int) -> Duration:
-    return Duration(nanos=value * 1_000_000)
+    seconds, rest = divmod(value, 1_000)
+    return Duration(seconds=seconds, nanos=rest * 1_000_000)
 
 
 def _field_violation(violation: Violation) -> Message:

@@ -9,8 +9,7 @@ from server import validation
 from server.calls import Context
 from server.errors import refused
 from server.intake import Intake
-from server.orders import order_message
-from sharding.ordering import Orders
+from server.orders import LiveOrders, order_message
 from sharding.orders import Order, OrderAnswer
 from sharding.outcomes import Outcome
 
@@ -22,7 +21,7 @@ class HoldService:
     """One method for each call of the contract on holds, by its name in snake_case."""
 
     holds: PerServer[Holds]
-    orders: Orders
+    orders: LiveOrders
     intake: Intake
     grace_s: float
 
@@ -45,6 +44,7 @@ class HoldService:
             ),
             after=request.after_id,
             limit=size,
+            product_id=request.product_id,
         )
         return messages.ListHoldsResponse(
             holds=map(_hold, rows), next_after_id=rows[-1].id if len(rows) == size else 0

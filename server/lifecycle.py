@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from grpc import StatusCode
 
@@ -15,10 +17,11 @@ from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, ProductRow, Products
 from ledger.servers import PerServer
 from server.errors import RefusedError, refused, unavailable
+from server.gate import Gates
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
+from sharding.loading import AskFreeze
 from sharding.outcomes import Answer, Outcome, State
-from sharding.plans import LoadPlan
-from sharding.stock import Stock
+from sharding.plans import Freeze, LoadPlan
 
 CLOSE_LOOK_S = 0.05
 """Time between two looks at how far the worker has come with a close."""
@@ -41,23 +44,44 @@ class Correction:
     request_id: str
     quantity: int
     reason: str
+    actor: str
+
+
+class LoadableStock(Protocol):
+    """What of a stock puts products on sale, takes them off and corrects them."""
+
+    async def load(self, plan: LoadPlan, *, ask_freeze: AskFreeze) -> None: ...
+
+    async def close(self, product_id: int, epoch: int) -> int: ...
+
+    async def restock(
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str
+    ) -> Answer: ...
+
+    async def remove(
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str
+    ) -> Answer: ...
 
 
 class Lifecycle:
-    """Loads, closes and corrects products."""
+    """Loads, closes and corrects products; `has_buffer`: loading keeps a part of the units back."""
 
     def __init__(
         self,
-        stock: Stock,
+        stock: LoadableStock,
         products: PerServer[Products],
+        gates: Gates,
         *,
         partitions: int,
         default_shards: int,
+        has_buffer: bool = True,
     ) -> None:
         self._stock = stock
         self._products = products
+        self._gates = gates
         self._partitions = partitions
         self._default_shards = default_shards
+        self._has_buffer = has_buffer
 
     async def load_all(self, product_ids: Sequence[int]) -> list[Loaded]:
         """Load products one after the other; what was loaded before a failure stays loaded."""
@@ -68,14 +92,18 @@ class Lifecycle:
 
         RefusedError LOAD_PENDING if it broke off after it was begun.
         """
+        self._gates.of(product_id).require_live()
         products = self._products.of(product_id)
         plan, wanted = await products.begin_load(
-            product_id, partitions=self._partitions, default_shards=self._default_shards
+            product_id,
+            partitions=self._partitions,
+            default_shards=self._default_shards,
+            has_buffer=self._has_buffer,
         )
         if not wanted:
             return Loaded(plan, now=False)
         try:
-            await self._stock.load(plan)
+            await self._stock.load(plan, ask_freeze=partial(self._latest_freeze, product_id))
             await products.finish_load(plan)
         except LoadConflictError as error:
             raise _conflict("LOAD_CONFLICT", "the live stock is in another epoch") from error
@@ -88,6 +116,7 @@ class Lifecycle:
 
         RefusedError CLOSE_PENDING if it broke off, or `wait_s` is too short, after it was begun.
         """
+        self._gates.of(product_id).require_live()
         products = self._products.of(product_id)
         row = await products.begin_close(product_id)
         if row.status is State.CLOSED:
@@ -116,6 +145,9 @@ class Lifecycle:
         if answer.outcome is not Outcome.DEDUCTED:
             raise refused(answer)
         return answer.replayed
+
+    async def _latest_freeze(self, product_id: int) -> Freeze:
+        return (await self._products.of(product_id).get(product_id)).freeze
 
     async def _closed_within(self, wait_s: float, row: ProductRow) -> bool:
         """Whether all shards are closed and the ledger knows it."""
@@ -147,10 +179,12 @@ class Lifecycle:
             request_id=wanted.request_id,
             quantity=wanted.quantity,
             reason=wanted.reason,
+            actor=wanted.actor,
         )
         return done.replayed
 
     async def _correct_live(self, wanted: Correction) -> Answer:
+        self._gates.of(wanted.product_id).require_live()
         restocks = wanted.kind is JournalKind.RESTOCK
         correct = self._stock.restock if restocks else self._stock.remove
         return await correct(
@@ -158,6 +192,7 @@ class Lifecycle:
             request_id=wanted.request_id,
             quantity=wanted.quantity,
             reason=wanted.reason,
+            actor=wanted.actor,
         )
 
 

@@ -1,7 +1,7 @@
 """What the server counts. One registry a process, passed in; nothing here is global."""
 
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from grpc import StatusCode
@@ -12,6 +12,7 @@ from prometheus_client import (
     Histogram,
 )
 
+from server.errors import public_reason
 from sharding.orders import OrderAnswer
 from sharding.outcomes import Answer, Outcome
 
@@ -51,7 +52,9 @@ class Meter:
 class Metrics:
     """The server's metrics, in base units, with labels that are bounded by the contract."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, servers: int = 1) -> None:
+        """`servers`: MySQL servers; where there are several, gauges of one have the label `ledger`."""
+        self._servers = servers
         self._requests = Counter(
             "inventory_rpc_requests_total",
             "Calls that were ended, by gRPC status code.",
@@ -78,6 +81,12 @@ class Metrics:
             registry=registry,
         )
         self._deductions = {outcome: deductions.labels(outcome.value) for outcome in Outcome}
+        self._unavailable = Counter(
+            "inventory_unavailable_total",
+            "Deductions and calls on orders that were answered as unavailable, by reason.",
+            ("reason",),
+            registry=registry,
+        )
         self._replays = Counter(
             "inventory_deduction_replays_total",
             "Deductions that repeated an earlier request and got its answer.",
@@ -106,6 +115,12 @@ class Metrics:
             "Seconds in which the ledger could not be told how much is asked of which product.",
             registry=registry,
         )
+        self._mode = Gauge(
+            "inventory_sales_mode",
+            "1 for where this process sends deductions (away and leaving: nowhere), else 0.",
+            ("mode", "ledger") if servers > 1 else ("mode",),
+            registry=registry,
+        )
         self.ready = Gauge(
             "inventory_ready", "1 while this process takes requests, else 0.", registry=registry
         )
@@ -119,6 +134,12 @@ class Metrics:
             in_flight=self._in_flight,
         )
 
+    def mode(self, now: str, *, among: Iterable[str], server: int) -> None:
+        """Deductions of products of one MySQL server go elsewhere from now on."""
+        ledger = [str(server)] if self._servers > 1 else []
+        for mode in among:
+            self._mode.labels(mode, *ledger).set(mode == now)
+
     def batch(self, items: int) -> None:
         """A batch has come in."""
         self._batch_items.observe(items)
@@ -130,11 +151,21 @@ class Metrics:
     def order(self, call: str, answer: OrderAnswer) -> None:
         """A call on an order was answered."""
         self._orders.labels(call, answer.outcome.value).inc()
+        if answer.outcome is Outcome.UNAVAILABLE:
+            self._unavailable.labels(public_reason(answer.reason)).inc()
 
     def answers(self, answers: Sequence[Answer]) -> None:
         """Deductions were answered; 0.06 µs each."""
-        for outcome, times in Tally(map(_outcome_of, answers)).items():
+        outcomes = Tally(map(_outcome_of, answers))
+        for outcome, times in outcomes.items():
             self._deductions[outcome].inc(times)
+        if Outcome.UNAVAILABLE in outcomes:
+            self._count_unavailable(answers)
         replays = sum(map(_replayed_of, answers))
         if replays:
             self._replays.inc(replays)
+
+    def _count_unavailable(self, answers: Sequence[Answer]) -> None:
+        unavailable = (answer for answer in answers if answer.outcome is Outcome.UNAVAILABLE)
+        for reason, times in Tally(answer.reason for answer in unavailable).items():
+            self._unavailable.labels(public_reason(reason)).inc(times)

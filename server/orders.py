@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -13,7 +13,6 @@ from server.calls import Context, was_sent_before
 from server.errors import RefusedError, public_reason, refused
 from server.intake import Intake
 from server.wire import OUTCOMES
-from sharding.ordering import Orders
 from sharding.orders import Line, Order, OrderAnswer, OrderState
 from sharding.outcomes import Outcome, Reason
 
@@ -46,11 +45,37 @@ _INVALID = OrderAnswer(Outcome.INVALID)
 _NOT_KNOWN = OrderAnswer(Outcome.UNAVAILABLE, reason=Reason.OUTCOME_UNKNOWN)
 
 
+class LiveOrders(Protocol):
+    """What carries out the calls."""
+
+    async def reserve(
+        self,
+        order_id: int,
+        *,
+        user_id: int,
+        lines: Sequence[Line],
+        ttl_s: float,
+        attempt: int = 0,
+    ) -> OrderAnswer: ...
+
+    async def sell(
+        self, order_id: int, *, user_id: int, lines: Sequence[Line], attempt: int = 0
+    ) -> OrderAnswer: ...
+
+    async def confirm(self, order_id: int, *, product_id: int = 0) -> OrderAnswer: ...
+
+    async def release(self, order_id: int, *, product_id: int = 0) -> OrderAnswer: ...
+
+    async def extend(self, order_id: int, ttl_s: float, *, product_id: int = 0) -> OrderAnswer: ...
+
+    async def get(self, order_id: int, *, product_id: int = 0) -> OrderAnswer: ...
+
+
 @dataclass(frozen=True, slots=True)
 class OrderService:
     """One method for each call of the contract on orders, by its name in snake_case."""
 
-    orders: Orders
+    orders: LiveOrders
     intake: Intake
     grace_s: float
     """What a deadline has beyond the time that callers are told, for confirmations on their way."""

@@ -6,15 +6,19 @@ from dataclasses import dataclass
 
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
+from ledger.errors import LedgerError
 from ledger.migrate import schema_version
+from ledger.modes import Engine
+from ledger.sales_mode import Mode, ModeRow, Modes
 from ledger.servers import PerServer
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
+from sharding.outcomes import Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, PartitionHead, Partitions
 from sharding.slots import slot_of
 
-REACH_S = 1.0
+REACH_S = 0.5
 """How long masters may take to answer a look at whether Redis is there."""
 
 
@@ -33,10 +37,13 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """All partitions, in their order, and how many migrations all servers of the ledger have applied."""
+    """All partitions, in their order, how many migrations every MySQL server has applied, and where
+    units are sold from, in the words of the contract."""
 
     partitions: Sequence[PartitionState]
     schema_version: int
+    mode: str
+    mode_epoch: int = 0
 
 
 class Overview:
@@ -51,10 +58,18 @@ class Overview:
         self._cluster = cluster
         self._partitions = partitions
         self._databases = databases
-        self._checkpoints = databases.each(Checkpoints)
+        self._looking: asyncio.Task[bool] | None = None
 
     async def reaches_redis(self) -> bool:
-        """Whether some master answers within REACH_S. PartitionCountError."""
+        """Whether some master answers within REACH_S; one look for all who ask meanwhile.
+
+        PartitionCountError, ServerCountError.
+        """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_for_redis(), name="reach redis")
+        return await asyncio.shield(self._looking)
+
+    async def _look_for_redis(self) -> bool:
         asked = [
             asyncio.create_task(self._partitions.head(first), name="reach")
             for first, *_ in self._cluster.masters().values()
@@ -71,38 +86,70 @@ class Overview:
 
     async def read(self) -> ClusterState:
         """The state of everything; LedgerUnavailableError, while a node that is away is a state."""
-        checkpoints = await self._checkpoints.from_all(lambda each: each.all())
+        checkpoints = await self._databases.from_all(lambda each: Checkpoints(each).all())
         version = min(await self._databases.from_all(schema_version))
-        async with asyncio.TaskGroup() as group:
-            heads = [
-                group.create_task(self._head(partition))
-                for partition in range(len(self._cluster.tags))
-            ]
+        rows = await self._databases.from_all(lambda each: Modes(each).get())
+        mode, epoch = _least_usual(rows)
+        heads = await self._heads()
         states = [
             PartitionState(
                 partition=partition,
                 slot=slot_of(self._cluster.tags[partition]),
-                head=head.result(),
+                head=head,
                 backlog=sum(
-                    _unapplied(head.result().last(ledger), found.get(partition, NOTHING_APPLIED))
+                    _unapplied(head.stream(ledger).last, found.get(partition, NOTHING_APPLIED))
                     for ledger, found in enumerate(checkpoints)
                 ),
             )
             for partition, head in enumerate(heads)
         ]
-        return ClusterState(states, version)
+        return ClusterState(states, version, mode.value, epoch)
+
+    async def _heads(self) -> Sequence[PartitionHead]:
+        """Where no node answers, no partition need be waited for."""
+        everywhere = range(self._partitions.count)
+        if not await self.reaches_redis():
+            return [_away(Reason.NOT_EXECUTED)] * len(everywhere)
+        return await asyncio.gather(*map(self._head, everywhere))
 
     async def _head(self, partition: int) -> PartitionHead:
         try:
             return await self._partitions.head(partition)
         except StockUnavailableError as error:
-            return PartitionHead(
-                is_open=False, reason=error.reason.value, generation=0, number=0, partitions=0
-            )
+            return _away(error.reason)
+
+
+class LedgerOverview:
+    """Looks at MySQL alone, where units are sold from it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def reaches_mysql(self) -> bool:
+        """Whether MySQL answers within REACH_S."""
+        try:
+            async with asyncio.timeout(REACH_S):
+                await schema_version(self._database)
+        except (LedgerError, TimeoutError):
+            return False
+        return True
+
+    async def read(self) -> ClusterState:
+        """LedgerUnavailableError."""
+        return ClusterState((), await schema_version(self._database), Engine.MYSQL.value)
+
+
+def _least_usual(rows: Sequence[ModeRow]) -> ModeRow:
+    """What a server sells from that does not sell from the live stock, if there is one."""
+    return next((row for row in rows if row.mode is not Mode.REDIS), rows[0])
 
 
 def _unapplied(last: EventId, applied: Checkpoint) -> int:
     return max(0, last.number - applied.id.number)
+
+
+def _away(reason: Reason) -> PartitionHead:
+    return PartitionHead(is_open=False, reason=reason.value, generation=0, number=0, partitions=0)
 
 
 async def _one_answers(asked: Sequence[asyncio.Task[PartitionHead]]) -> bool:

@@ -23,35 +23,41 @@ from prometheus_client import (
 from structlog.typing import FilteringBoundLogger
 
 from ledger.agreement import ANSWER_S, Agreement
-from ledger.database import databases
+from ledger.buffers import Buffers
+from ledger.database import Database, databases
 from ledger.dead_letters import DeadLetters
-from ledger.demand import Demand
+from ledger.engine.metrics import EngineMetrics
 from ledger.errors import (
+    EngineDiffersError,
     LedgerError,
     PartitionsDifferError,
     SchemaError,
     ServersDifferError,
 )
 from ledger.events_feed import EventsFeed
+from ledger.failpoints import Failpoints
+from ledger.freezes import Freezes
 from ledger.holds import Holds
-from ledger.layouts import Layouts
+from ledger.letter_retries import LetterRetries
 from ledger.metrics import LedgerMetrics
+from ledger.migrate import require_schema
+from ledger.modes import Engine, claim_for_mysql
 from ledger.products import Products
 from ledger.servers import PerServer
+from ledger.timeline import Timeline
 from server.admin import AdminService
+from server.audits import AuditService, FreezeService
 from server.calls import Calls
-from server.demand import DemandReporter
+from server.engines import MysqlEngine, RedisEngine, SellingEngine
 from server.events import EventService, Tail
 from server.holds import HoldService
 from server.intake import Intake
-from server.lifecycle import Lifecycle
+from server.journal import JournalService
 from server.listener import ADMIN, INVENTORY, SERVICES, grpc_server, listen
 from server.logs import configure_logs
 from server.metrics import Metrics
 from server.orders import OrderService
-from server.overview import Overview
 from server.readiness import Readiness
-from server.resharding import Resharding
 from server.resolving import Resolver
 from server.service import InventoryService
 from server.settings import ServerSettings
@@ -62,15 +68,15 @@ from server.wire import ResultEncoder
 from sharding.cluster import Cluster
 from sharding.errors import PartitionCountError, ServerCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
-from sharding.ordering import Orders
-from sharding.partitions import Partitions
 from sharding.settings import parse_address
-from sharding.stock import Stock
 
-LOOK_S = 1.0
-"""Time between two looks at whether Redis is there."""
+RETRY_S = 1.0
+"""Time between two tries to reach what is not there at the start."""
 STOCK_DRAIN_S = 2.0
-"""How long work may take that was sent to Redis and that nobody waits for any more."""
+"""How long work may take that was sent on and that nobody waits for any more."""
+
+_OF_OTHERS = (EngineDiffersError, PartitionsDifferError, SchemaError, ServersDifferError)
+"""A MySQL server that is not the one that this process takes it for, and stays so."""
 
 ORPHAN_SLACK_S = 4.0
 """What a process may take beyond its calls, to close connections, when its parent has died."""
@@ -95,12 +101,17 @@ class Process:
         arguments: Arguments,
         registry: CollectorRegistry,
         log: FilteringBoundLogger,
+        failpoints: Failpoints,
     ) -> None:
         self._settings = settings
         self._arguments = arguments
+        self._failpoints = failpoints
         self._log = log
-        self._metrics = Metrics(registry)
-        self._stock_metrics = StockMetrics(registry)
+        self._ledger_metrics = LedgerMetrics(registry)
+        self._databases = databases(settings, self._ledger_metrics)
+        self._unasked = set(range(len(self._databases)))
+        """MySQL servers that have neither agreed nor failed to answer yet."""
+        self._metrics = Metrics(registry, servers=len(self._databases))
         self._calls = Calls(self._metrics, log)
         self._lives = Lives(
             self._metrics,
@@ -112,12 +123,11 @@ class Process:
         self._readiness = Readiness(
             servicer, self._metrics, services=[service.full_name for service in SERVICES]
         )
-        self._databases = databases(settings, LedgerMetrics(registry))
-        self._unasked = set(range(len(self._databases)))
-        """MySQL servers that have neither agreed nor failed to answer yet."""
         self._stopping = asyncio.Event()
         self._at_once = False
+        self._registry = registry
         self._ledger_asked = asyncio.Event()
+        self._agreed = asyncio.Event()
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
         """No call is left. Loops look at it as well as being cancelled: Python 3.11's wait_for, on
@@ -142,11 +152,12 @@ class Process:
                 finally:
                     self._ended.set()
                     self._ledger_asked.set()
+                    self._agreed.set()
                 agreeing.cancel()
                 serving.cancel()
         finally:
             await self._server.stop(0)
-            await self._databases.from_all(lambda each: each.close())
+            await self._databases.from_all(Database.close)
         if self._setup_error:
             raise SetupError(self._setup_error)
 
@@ -206,18 +217,28 @@ class Process:
         while not self._ended.is_set():
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    await agreement.confirm(server)
-            except (PartitionsDifferError, SchemaError, ServersDifferError) as error:
+                    await self._confirm(agreement, server)
+            except _OF_OTHERS as error:
                 self._setup_failed(error)
                 return
             except (LedgerError, TimeoutError) as error:
                 where = self._databases.all[server].server
                 self._say_once("ledger_away", str(error) or f"MySQL at {where}: no answer", server)
+                if self._settings.engine is Engine.MYSQL:
+                    self._settled.set()
             else:
                 self._note_asked(server)
+                self._agreed.set()
                 return
             self._note_asked(server)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(RETRY_S)
+
+    async def _confirm(self, agreement: Agreement, server: int) -> None:
+        if self._settings.engine is Engine.REDIS:
+            await agreement.confirm(server)
+        else:
+            await require_schema(self._databases.all[server])
+            await claim_for_mysql(self._databases.all[server])
 
     def _note_asked(self, server: int) -> None:
         """The services open once each server was asked: one that is away keeps no other waiting."""
@@ -235,67 +256,93 @@ class Process:
             self._log.warning(event, detail=detail)
 
     async def _serve(self) -> None:
-        """Reach Redis, open the services, then keep saying whether Redis is there."""
-        cluster = await self._connected()
-        if cluster is None:
+        """Reach what sells, open the services, then keep saying whether it is there."""
+        engine = await self._connected()
+        if engine is None:
             return
-        stock = Stock(cluster, self._stock_metrics)
-        intake = Intake(stock, self._metrics, items_max=self._settings.queued_items_max)
-        orders = Orders(stock, cluster, grace_s=self._settings.confirm_grace_s)
+        intake = Intake(engine.gates, self._metrics, items_max=self._settings.queued_items_max)
         try:
             await self._ledger_asked.wait()
-            overview = self._open(cluster, stock, intake, orders)
+            await engine.is_ready()
+            self._open(engine, intake)
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(self._watch(overview), name="watch")
-                loops.create_task(self._reporter(stock).run(self._ended), name="demand")
+                loops.create_task(self._watch(engine), name="watch")
+                for name, loop in engine.loops(self._ended).items():
+                    loops.create_task(loop, name=name)
         except* (PartitionCountError, ServerCountError) as wrong:
             self._setup_failed(wrong.exceptions[0])
         finally:
-            await _drain(intake, orders, stock, self._log)
-            await cluster.close()
+            await _drain(intake, engine, self._log)
+            await engine.close()
 
-    async def _connected(self) -> Cluster | None:
-        """The cluster as soon as it answers; None if the process ends before."""
+    async def _connected(self) -> SellingEngine | None:
+        """What sells, once it answers, or the ledger can do without; None if the process ends before."""
+        if self._settings.engine is Engine.MYSQL:
+            await self._agreed.wait()
+            if self._ended.is_set():
+                return None
+            return MysqlEngine(
+                self._settings,
+                self._databases.all[0],
+                metrics=self._metrics,
+                engine_metrics=EngineMetrics(self._registry),
+                log=self._log,
+            )
+        stock_metrics, ledgers = StockMetrics(self._registry), len(self._databases)
         while not self._ended.is_set():
             try:
-                return await Cluster.connect(
-                    self._settings, self._stock_metrics, ledgers=len(self._databases)
+                return self._redis_engine(
+                    await Cluster.connect(self._settings, stock_metrics, ledgers=ledgers)
                 )
             except StockUnavailableError as error:
                 self._say_once("redis_away", error.detail)
-                self._settled.set()
-            await asyncio.sleep(LOOK_S)
+                if self._agreed.is_set():
+                    return self._redis_engine(
+                        Cluster.unconnected(self._settings, stock_metrics, ledgers=ledgers)
+                    )
+                if self._ledger_asked.is_set():
+                    self._settled.set()
+            await asyncio.sleep(RETRY_S)
         return None
 
-    def _open(self, cluster: Cluster, stock: Stock, intake: Intake, orders: Orders) -> Overview:
-        products = self._databases.each(Products)
-        overview = Overview(
-            cluster,
-            Partitions(cluster, partitions=self._settings.partitions),
+    def _redis_engine(self, cluster: Cluster) -> RedisEngine:
+        return RedisEngine(
+            self._settings,
             self._databases,
+            cluster,
+            metrics=self._metrics,
+            ledger_metrics=self._ledger_metrics,
+            engine_metrics=EngineMetrics(self._registry),
+            log=self._log,
         )
+
+    def _open(self, engine: SellingEngine, intake: Intake) -> None:
+        products = self._databases.each(Products)
         grace_s = self._settings.confirm_grace_s
         self._calls.serve(
             INVENTORY,
-            self._inventory(stock, products, intake),
-            OrderService(orders, intake, grace_s, self._log),
+            self._inventory(engine, products, intake),
+            OrderService(engine.orders, intake, grace_s, self._log),
             self._events(),
         )
         self._calls.serve(
             ADMIN,
-            self._admin(stock, products, overview),
-            HoldService(self._databases.each(Holds), orders, intake, grace_s),
+            *engine.special,
+            self._admin(engine, products),
+            HoldService(self._databases.each(Holds), engine.orders, intake, grace_s),
+            self._journal(),
+            AuditService(engine.auditors(), self._settings.close_wait_s_max),
+            FreezeService(self._databases.each(Freezes), engine.stock),
         )
         self._settled.set()
-        return overview
 
     def _inventory(
-        self, stock: Stock, products: PerServer[Products], intake: Intake
+        self, engine: SellingEngine, products: PerServer[Products], intake: Intake
     ) -> InventoryService:
         return InventoryService(
             intake=intake,
-            reader=StockReader(stock, products),
-            resolver=Resolver(stock, products),
+            reader=StockReader(engine.stock, products, engine.gates),
+            resolver=Resolver(engine.stock, products, engine.gates),
             lives=self._lives,
             metrics=self._metrics,
             batches_max=self._settings.stream_batches_max,
@@ -305,43 +352,36 @@ class Process:
     def _events(self) -> EventService:
         return EventService(self._databases.each(EventsFeed).each(Tail), self._lives)
 
-    def _admin(
-        self, stock: Stock, products: PerServer[Products], overview: Overview
-    ) -> AdminService:
-        settings = self._settings
+    def _journal(self) -> JournalService:
+        return JournalService(
+            self._databases.each(DeadLetters),
+            self._databases.each(lambda each: LetterRetries(each, self._failpoints)),
+            self._databases.each(Timeline),
+        )
+
+    def _admin(self, engine: SellingEngine, products: PerServer[Products]) -> AdminService:
         return AdminService(
             products=products,
-            lifecycle=Lifecycle(
-                stock,
-                products,
-                partitions=settings.partitions,
-                default_shards=settings.default_shards,
+            lifecycle=engine.lifecycle(products),
+            resharding=engine.shard_counts,
+            buffers=self._databases.each(
+                lambda each: Buffers(each, partitions=self._settings.partitions)
             ),
-            resharding=Resharding(self._databases.each(Layouts), partitions=settings.partitions),
-            dead_letters=self._databases.each(DeadLetters),
-            overview=overview,
-            partitions=settings.partitions,
-            close_wait_s_max=settings.close_wait_s_max,
+            overview=engine.overview,
+            partitions=self._settings.partitions,
+            close_wait_s_max=self._settings.close_wait_s_max,
             version=_version(),
         )
 
-    def _reporter(self, stock: Stock) -> DemandReporter:
-        return DemandReporter(
-            stock,
-            self._databases.each(Demand),
-            self._metrics,
-            hot_rate_per_s=self._settings.hot_rate_per_s,
-        )
-
-    async def _watch(self, overview: Overview) -> None:
+    async def _watch(self, engine: SellingEngine) -> None:
         ready = False
         while not self._ended.is_set():
-            now = await overview.reaches_redis()
+            now = await engine.is_ready()
             if now != ready:
                 self._log.info("ready" if now else "not_ready")
                 ready = now
             await self._readiness.update(ready=ready)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(engine.look_s)
 
     async def _stop_calls(self) -> None:
         """First say that this process leaves, then refuse calls, then wait for those under way."""
@@ -352,15 +392,14 @@ class Process:
         await self._server.stop(self._settings.drain_s_max)
 
 
-async def _drain(intake: Intake, orders: Orders, stock: Stock, log: FilteringBoundLogger) -> None:
+async def _drain(intake: Intake, engine: SellingEngine, log: FilteringBoundLogger) -> None:
     """What stands on another is drained before it."""
     try:
         async with asyncio.timeout(STOCK_DRAIN_S):
             await intake.drain()
-            await orders.drain()
-            await stock.drain()
+            await engine.drain()
     except TimeoutError:
-        log.warning("work_left", detail="some requests were sent to Redis and not answered")
+        log.warning("work_left", detail="some requests were sent on and not answered")
 
 
 def _version() -> str:
@@ -375,6 +414,13 @@ def _registry() -> CollectorRegistry:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     return registry
+
+
+def _failpoints() -> Failpoints:
+    try:
+        return Failpoints.from_environment()
+    except ValueError as error:
+        raise SetupError(str(error)) from error
 
 
 def _show_metrics(address: str, registry: CollectorRegistry) -> None:
@@ -405,7 +451,7 @@ def main() -> int:
     registry = _registry()
 
     async def run() -> None:
-        await Process(ServerSettings(), arguments, registry, log).run()
+        await Process(ServerSettings(), arguments, registry, log, _failpoints()).run()
 
     try:
         _show_metrics(arguments.metrics, registry)

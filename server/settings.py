@@ -1,18 +1,24 @@
 """Settings of the server, from environment variables INVENTORY_…"""
 
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from ledger.settings import DemandSettings, LedgerSettings
+from ledger.modes import Engine
+from ledger.settings import DemandSettings, LedgerSettings, parse_urls
 from sharding.settings import StockSettings, parse_address
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class ServerSettings(StockSettings, LedgerSettings, DemandSettings):
-    """Where the server listens and how much it takes on."""
+    """Where the server listens, what it sells from and how much it takes on."""
+
+    engine: Engine = Engine.REDIS
+    """redis: the live stock in Redis Cluster. mysql: the ledger itself, without Redis and workers."""
+    mysql_sales: Literal["merged", "optimistic", "pessimistic"] = "merged"
+    """Of the engine mysql: how requests share transactions, see ledger/engine/stock.py."""
 
     grpc_address: str = "127.0.0.1:50051"
     """Port 0: any free one."""
@@ -44,12 +50,25 @@ class ServerSettings(StockSettings, LedgerSettings, DemandSettings):
     """Batches of one stream that are under way."""
     stream_age_s_max: Annotated[int, Field(ge=1, le=86_400)] = 600
     close_wait_s_max: Annotated[int, Field(ge=1, le=600)] = 60
-    """How long Close and SetShards wait for the worker if the caller sets no deadline."""
+    """How long Close, SetShards, Audit and Repair wait for the worker if the caller sets no deadline."""
 
+    buffer_mode: Literal["on", "off"] = "on"
+    """on: the buffer is sold from the ledger while no server process reaches Redis. For all the same."""
     drain_notice_s: Annotated[float, Field(ge=0, le=60)] = 1
     """From not being ready any more to refusing calls: time for load balancers to notice."""
     drain_s_max: Annotated[float, Field(ge=0.1, le=300)] = 5
     """How long calls that are under way may take after that."""
+
+    @field_validator("engine")
+    @classmethod
+    def _sells_from_one(cls, value: Engine, info: ValidationInfo) -> Engine:
+        urls = info.data.get("mysql_urls")
+        servers = len(parse_urls(urls.get_secret_value())) if urls else 1
+        if value is Engine.MYSQL and servers > 1:
+            raise ValueError(
+                f"mysql sells from one MySQL server, INVENTORY_MYSQL_URLS names {servers}"
+            )
+        return value
 
     @field_validator("grpc_address", "metrics_address")
     @classmethod

@@ -1,32 +1,65 @@
 """Stock messages: the live counts of a product, or the ledger's where it is not on sale."""
 
+import asyncio
 from collections.abc import Mapping
+from typing import Protocol
 
 from inventory.v1 import inventory_pb2 as messages
-from ledger.errors import UnknownProductError
+from ledger.errors import LedgerError, UnknownProductError
 from ledger.products import ProductRow, Products
 from ledger.servers import PerServer
+from server.gate import Gates, Stance
 from sharding.outcomes import ProductStock, ShardStock, State
-from sharding.stock import Stock
 
 STATUSES: Mapping[State, messages.ProductStatus.ValueType] = {
     state: messages.ProductStatus.Value(f"PRODUCT_STATUS_{state.name}") for state in State
 }
 
 
-class StockReader:
-    """Reads the stock of products that are on sale from Redis, of others from the ledger."""
+LEDGER_LOOK_S = 0.5
+"""How long the ledger may take to say what was sold from the buffer."""
+_OUT_OF_REACH = (Stance.AWAY, Stance.BUFFER)
 
-    def __init__(self, stock: Stock, products: PerServer[Products]) -> None:
+
+class ReadableStock(Protocol):
+    """What of a stock tells its counts."""
+
+    async def read(self, product_id: int) -> ProductStock | None: ...
+
+
+class StockReader:
+    """Reads the stock of products that are on sale where they are sold, of others from the ledger; of
+    all while Redis is away."""
+
+    def __init__(self, stock: ReadableStock, products: PerServer[Products], gates: Gates) -> None:
         self._stock = stock
         self._products = products
+        self._gates = gates
 
     async def read(self, product_id: int) -> messages.Stock:
         """One product's counts; UnknownProductError, StockUnavailableError, LedgerUnavailableError."""
+        products = self._products.of(product_id)
+        if self._gates.of(product_id).stance in _OUT_OF_REACH:
+            return _at_rest(await products.get(product_id))
         live = await self._stock.read(product_id)
         if live is not None and live.state is not State.CLOSED:
-            return _live(live)
-        return _at_rest(await self._products.of(product_id).get(product_id))
+            return _live(await self._with_sales_from_buffer(live))
+        return _at_rest(await products.get(product_id))
+
+    async def _with_sales_from_buffer(self, live: ProductStock) -> ProductStock:
+        """Units that the ledger sold while Redis was away; without its word the reading is inexact.
+
+        The sum of all units is the same either way.
+        """
+        if not self._gates.of(live.product_id).mode_epoch:
+            return live
+        try:
+            async with asyncio.timeout(LEDGER_LOOK_S):
+                row = await self._products.of(live.product_id).get(live.product_id)
+        except (LedgerError, TimeoutError):
+            return live._replace(exact=False)
+        sold = row.sold_from_buffer if row.epoch == live.epoch else 0
+        return live._replace(buffer=live.buffer - sold, sold_elsewhere=sold)
 
     async def find(self, product_id: int) -> messages.Stock | None:
         """The same, with None for a product that is unknown."""
@@ -78,8 +111,9 @@ def _at_rest(row: ProductRow) -> messages.Stock:
         buffer=row.buffer_stock,
         sold=row.sold_count,
         total=row.total_stock,
+        frozen=bool(row.frozen_reason),
         layout_version=row.layout_version,
-        # What was sold just before Close may still be on its way to the ledger.
+        # What was sold just before may still be on its way to the ledger.
         inexact=row.status is not State.CLOSED,
         status=STATUSES[row.status],
     )

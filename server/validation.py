@@ -8,6 +8,7 @@ from server.errors import Violation, invalid
 from sharding.orders import HOLD_S, HOLD_S_MAX, LINES_MAX, Line, canonical
 from sharding.outcomes import Deduction
 from sharding.quantities import (
+    ACTOR_CHARS_MAX,
     ADJUSTMENT_MAX,
     BATCH_ITEMS_MAX,
     NAME_CHARS_MAX,
@@ -25,7 +26,6 @@ WATCH_INTERVAL_MS_MAX = 60_000
 WATCH_INTERVAL_MS_DEFAULT = 1_000
 BUFFER_PERCENT_DEFAULT = 5
 ORDERS_MAX = 500
-ACTOR_CHARS_MAX = 64
 MAX_PER_USER_MAX = 1_000_000_000
 """The scripts count with fewer than 16 digits."""
 CURSOR_MAX = 2**63 - 1
@@ -80,6 +80,19 @@ class NamedOrder(Protocol):
     def order_id(self) -> int: ...
     @property
     def product_id(self) -> int: ...
+
+
+class TimelineFields(Protocol):
+    """What a GetTimelineRequest of the contract looks like."""
+
+    @property
+    def product_id(self) -> int: ...
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def order_id(self) -> int: ...
+    @property
+    def before_id(self) -> int: ...
 
 
 class WantedOrder(NamedTuple):
@@ -169,13 +182,25 @@ def violations(wanted: Deduction) -> list[Violation]:
     return [violation for violation in found if violation]
 
 
-def adjustment(*, name: str, product_id: int, quantity: int, why: str) -> None:
+def adjustment(*, name: str, product_id: int, quantity: int, why: str, who: str) -> None:
     """Fields of Restock and Remove."""
     check(
         request_id(name),
         at_least("product_id", product_id, 1),
         between("quantity", quantity, 1, ADJUSTMENT_MAX),
         text("reason", why, REASON_CHARS_MAX),
+        text("actor", who, ACTOR_CHARS_MAX),
+    )
+
+
+def release(*, name: str, product_id: int, quantity: int, why: str, who: str) -> None:
+    """Fields of ReleaseBuffer."""
+    check(
+        request_id(name),
+        at_least("product_id", product_id, 1),
+        at_least("quantity", quantity, 0),
+        text("reason", why, REASON_CHARS_MAX),
+        text("actor", who, ACTOR_CHARS_MAX),
     )
 
 
@@ -245,7 +270,7 @@ def _is_position(text: str) -> bool:
 def watched(*, kinds: Sequence[int], known: Collection[int], product_ids: Sequence[int]) -> None:
     """What events are to be told of; empty: all."""
     check(
-        *(_one_of(f"kinds[{i}]", kind, known) for i, kind in enumerate(kinds)),
+        *(one_of(f"kinds[{i}]", kind, known) for i, kind in enumerate(kinds)),
         between("product_ids", len(product_ids), 0, PRODUCTS_MAX),
         *(at_least(f"product_ids[{i}]", each, 1) for i, each in enumerate(product_ids)),
     )
@@ -255,6 +280,17 @@ def why_and_who(*, reason: str, actor: str) -> Iterator[Violation | None]:
     """What the journal is told of an operator's decision; neither may be empty."""
     yield _some_text("reason", reason, REASON_CHARS_MAX)
     yield _some_text("actor", actor, ACTOR_CHARS_MAX)
+
+
+def timeline(item: TimelineFields) -> None:
+    """What the journal is asked for: a product's entries, an order's, or a product's request's."""
+    must_name_product = bool(item.request_id) or not item.order_id
+    check(
+        at_least("product_id", item.product_id, 1 if must_name_product else 0),
+        at_least("order_id", item.order_id, 0),
+        _journal_request(item.request_id),
+        at_least("before_id", item.before_id, 0),
+    )
 
 
 def product_ids(values: Sequence[int]) -> None:
@@ -320,6 +356,11 @@ def between(field: str, value: int, minimum: int, maximum: int) -> Violation | N
     return _violation(field, f"must be {minimum:,} to {maximum:,}")
 
 
+def one_of(field: str, value: int, known: Collection[int]) -> Violation | None:
+    """A value of an enum."""
+    return None if value in known else _violation(field, "must be a kind of the contract")
+
+
 def _line_violations(lines: Sequence[LineFields]) -> Iterator[Violation | None]:
     for index, line in enumerate(lines):
         yield at_least(f"lines[{index}].product_id", line.product_id, 1)
@@ -331,6 +372,13 @@ def _sum_violation(line: Line) -> Violation | None:
         return None
     description = f"must ask for {QUANTITY_MAX:,} units of product {line.product_id} at most"
     return _violation("lines", description)
+
+
+def _journal_request(value: str) -> Violation | None:
+    """Requests of orders have spaces in their names."""
+    if value.isascii():
+        return text("request_id", value, REQUEST_ID_CHARS_MAX)
+    return _violation("request_id", "must be printable ASCII characters")
 
 
 def _one_of(field: str, value: int, known: Collection[int]) -> Violation | None:

@@ -24,6 +24,7 @@ _PLAIN = {
     ord(Status.BARRED): Answer(Outcome.UNAVAILABLE, reason=Reason.NOT_EXECUTED),
     ord(Status.REFUSED): Answer(Outcome.INSUFFICIENT_STOCK),
     ord(Status.STALE): Answer(Outcome.UNAVAILABLE, reason=Reason.LAYOUT_CHANGING),
+    ord(Status.LEDGER_BEHIND): Answer(Outcome.UNAVAILABLE, reason=Reason.LEDGER_BEHIND),
     ord(Status.USER_LIMIT): Answer(Outcome.USER_LIMIT),
     ord(Status.OVERLOADED): Answer(Outcome.OVERLOADED, reason=Reason.RECORDS_FULL),
     ord(Status.INSUFFICIENT): Answer(Outcome.INSUFFICIENT_STOCK),
@@ -31,11 +32,28 @@ _PLAIN = {
 CLOSED = _FROZEN[State.CLOSED]
 INSUFFICIENT = _PLAIN[ord(Status.INSUFFICIENT)]
 """One shard has too few units."""
+BARRED = _PLAIN[ord(Status.BARRED)]
+"""A stand-in takes this request no more: another copy of it went home. Told apart by identity."""
 SOLD_OUT = _PLAIN[ord(Status.REFUSED)]
 """All shards together have too few."""
 STALE = _PLAIN[ord(Status.STALE)]
 MISSING = Answer(Outcome.UNAVAILABLE, reason=Reason.SHARD_CORRUPT)
 """The shard has no key: it is being loaded just now, or somebody deleted it."""
+
+
+_PASSING = frozenset(
+    (
+        Reason.PRODUCT_LOADING,
+        Reason.PRODUCT_FROZEN,
+        Reason.RECORDS_FULL,
+        Reason.LEDGER_BEHIND,
+    )
+)
+
+
+def may_pass(answer: Answer) -> bool:
+    """Whether what stood against a request may be over by the time that a lost try of it runs."""
+    return answer.reason in _PASSING or answer.outcome is Outcome.USER_LIMIT
 
 
 def answers(requests: Sequence[Deduction], served: Served, *, shard: int) -> list[Answer]:

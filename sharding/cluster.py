@@ -7,7 +7,7 @@ taken effect.
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from math import inf
 from random import uniform
@@ -48,7 +48,7 @@ class LaneKind(StrEnum):
 
 
 class Cluster:
-    """The Redis Cluster as the partitions see it. `connect` makes one."""
+    """The Redis Cluster as the partitions see it. `connect` makes one, `unconnected` one that waits."""
 
     def __init__(
         self,
@@ -74,6 +74,13 @@ class Cluster:
         self._in_trouble = True
         """Whether a node may be down; asked for every request, so it is not worked out each time."""
         self._patience_s = settings.redis_patience_ms / 1_000
+
+    @classmethod
+    def unconnected(
+        cls, settings: StockSettings, metrics: StockMetrics, *, ledgers: int = 1
+    ) -> Self:
+        """Knows no node yet and looks for them when it is asked for something."""
+        return cls(settings, metrics, _topology_client(settings), ledgers=ledgers)
 
     @classmethod
     async def connect(
@@ -105,12 +112,24 @@ class Cluster:
             await node.disconnect()
 
     def masters(self) -> dict[Node, list[int]]:
-        """The partitions of each master that is known."""
+        """The partitions of each master that is known; without any, they are looked for from now on."""
         partitions: dict[Node, list[int]] = {}
         for partition, node in enumerate(self._nodes):
             if node is not None:
                 partitions.setdefault(node, []).append(partition)
+        if not partitions:
+            self._refresh_soon()
         return partitions
+
+    def learn(self, seen: Mapping[int, EventId]) -> None:
+        """Take somebody's word for events of partitions: one that has gone back behind them is obeyed by
+        nobody, as if this process had seen them itself."""
+        for partition, event_id in seen.items():
+            self._seen[partition] = max(self._seen[partition], event_id)
+
+    def seen(self, partition: int) -> EventId:
+        """The last event of the partition that this process knows of."""
+        return self._seen[partition]
 
     def is_down(self, partition: int) -> bool:
         """Whether the partition's node could not be reached just now."""

@@ -28,6 +28,7 @@ class Correction(NamedTuple):
     request_id: str
     quantity: int
     reason: str
+    actor: str = ""
 
 
 class Corrections:
@@ -127,6 +128,7 @@ async def _apply_at(
         request_id=wanted.request_id,
         quantity=wanted.quantity,
         reason=wanted.reason,
+        actor=wanted.actor,
         look=look,
     )
 

@@ -39,5 +39,9 @@ class CloseBusyError(StockError):
     """Units are held or on their way; the text says which. Close again later."""
 
 
+class RepairImpossibleError(StockError):
+    """A live count would be below zero after a compensation; nothing was changed."""
+
+
 class LayoutPassedError(StockError):
     """The product was closed or loaded again, or has a later layout."""

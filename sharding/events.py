@@ -16,6 +16,7 @@ from msgpack import UnpackException, unpackb
 
 from sharding.orders import OrderState
 from sharding.quantities import (
+    ACTOR_CHARS_MAX,
     ADJUSTMENT_MAX,
     QUANTITY_MAX,
     REASON_CHARS_MAX,
@@ -43,6 +44,7 @@ _END = re.compile(
     "((?:order|retake) ([0-9]{1,19}) [0-9]{1,19}):([CREAKF]):([0-9]{1,7}):([0-9]{1,19})"
 )
 _DECISION = re.compile("([0-9]{1,19}):([PHCREAKTF]):([0-9]{1,19})")
+_CHANGES = re.compile("(?:-?[0-9]{1,16}(?: |$)){4}")
 _EVENT_ID = re.compile("[0-9]{1,19}-[0-9]{1,19}")
 
 
@@ -59,6 +61,8 @@ class Kind(StrEnum):
     """Unsold units left for the outside."""
     LOAD = "load"
     """Units came in from the ledger."""
+    BUFFER = "buffer"
+    """Units came in that the ledger had kept back."""
     STATE = "state"
     """The shard was opened or stopped; no count changed."""
     CLOSE = "close"
@@ -80,7 +84,12 @@ class Kind(StrEnum):
     ORDERS = "orders"
     """Holds ended at the shard (`ends`), orders were decided at their coordinator (`decisions`)."""
     TOMBSTONE = "tombstone"
-    """A request that never came was decided never to take effect. No count changed."""
+    """A request that never came was decided never to take effect (`bars`: at a stand-in alone). No count
+    changed."""
+    MARK = "mark"
+    """Nothing was done: the shard's counts, to be compared with the ledger's at this very point."""
+    REPAIR = "repair"
+    """A difference between the shard and the ledger was compensated (`repair`)."""
 
 
 class EventId(NamedTuple):
@@ -116,6 +125,7 @@ class Status(StrEnum):
     FROZEN = "F"
     STALE = "S"
     OVERLOADED = "O"
+    LEDGER_BEHIND = "L"
     USER_LIMIT = "U"
     INSUFFICIENT = "I"
     REFUSED = "T"
@@ -142,6 +152,8 @@ class Sale(NamedTuple):
     quantity: int
     user_id: int
     order_id: int
+    available_after: int | None = None
+    """Units of the shard that were available just after it; None: the event does not tell."""
 
 
 class End(NamedTuple):
@@ -154,6 +166,8 @@ class End(NamedTuple):
     is_sold: bool
     why: OrderState
     """What the order came to."""
+    available_after: int
+    """As of a sale."""
 
 
 class Decision(NamedTuple):
@@ -162,6 +176,17 @@ class Decision(NamedTuple):
     order_id: int
     user_id: int
     state: OrderState
+
+
+class Repair(NamedTuple):
+    """What compensates the difference `drift_id` of the ledger; all four counts of both are signed."""
+
+    drift_id: int
+    live: Counts
+    """What was added to the shard's own counts."""
+    ledger: Counts
+    """What the ledger is to add to its counts of the shard, and of the product."""
+    actor: str
 
 
 class MalformedEventError(ValueError):
@@ -179,10 +204,12 @@ class Event:
     epoch: int = 0
     counts: Counts | None = None
     quantity: int = 0
-    """Units of a restock, remove, load, close, take, put or undo."""
+    """Units of a restock, remove, load, buffer, close, take, put or undo."""
     request_id: str = ""
     """The request of a restock, remove, undo or tombstone."""
     reason: str = ""
+    actor: str = ""
+    """Who asked for a restock or remove; empty in entries of earlier versions, too."""
     peer: int = 0
     """The other partition of a take, put or ack."""
     transfer: int = 0
@@ -201,11 +228,18 @@ class Event:
     """Shards from a reshard event on."""
     former: tuple[int, ...] = ()
     """Other shard counts that the product had by then."""
+    bars: bool = False
+    """The tombstone says nothing of the request's home."""
     sales: tuple[Sale, ...] = ()
+    refused: tuple[Sale, ...] = ()
+    """Requests of a list that were refused for good."""
     holds: tuple[Sale, ...] = ()
     """Requests of a list whose units were held for an order."""
     ends: tuple[End, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    damaged: str = ""
+    """Counts that a mark found damaged, with spaces between their names."""
+    repair: Repair | None = None
 
 
 RawFields = Mapping[bytes, bytes]
@@ -228,16 +262,19 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
     if kind is Kind.OPENED:
         return Event(event_id, kind, at_ms)
     moves = kind in (Kind.TAKE, Kind.PUT, Kind.ACK)
+    counts = None if kind is Kind.RESHARD else _counts(kind, fields)
+    sales, holds, refused = _taken(kind, fields, counts)
     return Event(
         event_id,
         kind,
         at_ms,
         product_id=_integer(fields, b"product", minimum=1, maximum=ID_MAX),
         epoch=_integer(fields, b"epoch", minimum=1, maximum=EPOCH_MAX),
-        counts=None if kind is Kind.RESHARD else _counts(fields),
+        counts=counts,
         quantity=_quantity(kind, fields),
         request_id=_request_id(kind, fields) if kind in _OF_ONE_REQUEST else "",
         reason=_text(fields, b"reason", 0, REASON_CHARS_MAX) if kind in _WITH_REASON else "",
+        actor=_text(fields, b"actor", 0, ACTOR_CHARS_MAX) if b"actor" in fields else "",
         peer=_integer(fields, b"peer", minimum=0, maximum=9_999) if moves else 0,
         transfer=_integer(fields, b"transfer", minimum=1, maximum=EPOCH_MAX) if moves else 0,
         state=_text(fields, b"state", 1, 16) if b"state" in fields else "",
@@ -247,15 +284,19 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         undone=_event_id(fields, b"undone") if kind is Kind.UNDO else BEFORE_ALL,
         shards=_shards(fields) if kind is Kind.RESHARD else 0,
         former=_former(fields) if kind is Kind.RESHARD else (),
-        sales=_taken(kind, fields, Status.DEDUCTED),
-        holds=_taken(kind, fields, Status.HELD),
-        ends=tuple(map(_end, _list(kind, fields, b"ends"))),
+        bars=kind is Kind.TOMBSTONE and fields.get(b"tombstone") == b"b",
+        sales=sales,
+        holds=holds,
+        refused=refused,
+        ends=_ends(kind, fields, counts),
         decisions=tuple(map(_decision, _list(kind, fields, b"decisions"))),
+        damaged=_text(fields, b"damaged", 0, 64) if kind is Kind.MARK else "",
+        repair=_repair(fields) if kind is Kind.REPAIR else None,
     )
 
 
 _OF_ONE_REQUEST = frozenset((Kind.RESTOCK, Kind.REMOVE, Kind.UNDO, Kind.TOMBSTONE))
-_WITH_REASON = frozenset((Kind.RESTOCK, Kind.REMOVE, Kind.RESHARD))
+_WITH_REASON = frozenset((Kind.RESTOCK, Kind.REMOVE, Kind.RESHARD, Kind.REPAIR))
 _WITH_LAYOUT = frozenset((Kind.LOAD, Kind.LAYOUT, Kind.RESHARD))
 _PARTITIONS_MAX = 960
 
@@ -265,6 +306,7 @@ _QUANTITY_RANGE = {
     Kind.REMOVE: (1, ADJUSTMENT_MAX),
     # Restocks can lift a product above what PutProduct may say.
     Kind.LOAD: (0, EPOCH_MAX),
+    Kind.BUFFER: (1, EPOCH_MAX),
     Kind.CLOSE: (0, EPOCH_MAX),
     Kind.TAKE: (1, EPOCH_MAX),
     Kind.PUT: (1, EPOCH_MAX),
@@ -280,13 +322,31 @@ def _kind(fields: RawFields) -> Kind:
         raise MalformedEventError(f"unknown kind {_short(text)}") from None
 
 
-def _counts(fields: RawFields) -> Counts:
+def _counts(kind: Kind, fields: RawFields) -> Counts:
+    """Only a mark tells of counts below zero; every other script refuses a shard that has one."""
+    minimum = -EPOCH_MAX if kind is Kind.MARK else 0
     return Counts(
-        available=_integer(fields, b"available", minimum=0, maximum=EPOCH_MAX),
-        held=_integer(fields, b"held", minimum=0, maximum=EPOCH_MAX),
-        sold=_integer(fields, b"sold", minimum=0, maximum=EPOCH_MAX),
+        available=_integer(fields, b"available", minimum=minimum, maximum=EPOCH_MAX),
+        held=_integer(fields, b"held", minimum=minimum, maximum=EPOCH_MAX),
+        sold=_integer(fields, b"sold", minimum=minimum, maximum=EPOCH_MAX),
         loaded=_integer(fields, b"loaded", minimum=-EPOCH_MAX, maximum=EPOCH_MAX),
     )
+
+
+def _repair(fields: RawFields) -> Repair:
+    return Repair(
+        drift_id=_integer(fields, b"drift", minimum=1, maximum=EPOCH_MAX),
+        live=_changes(fields, b"live"),
+        ledger=_changes(fields, b"ledger"),
+        actor=_text(fields, b"actor", 0, ACTOR_CHARS_MAX),
+    )
+
+
+def _changes(fields: RawFields, name: bytes) -> Counts:
+    text = _text(fields, name, 7, 80)
+    if not _CHANGES.fullmatch(text):
+        raise MalformedEventError(f"{name.decode()} is not four whole numbers")
+    return Counts(*map(int, text.split()))
 
 
 def _quantity(kind: Kind, fields: RawFields) -> int:
@@ -331,7 +391,18 @@ def _list(kind: Kind, fields: RawFields, name: bytes) -> list[str]:
     return list(filter(None, _text(fields, name, 0, ORDERS_CHARS_MAX).split(",")))
 
 
-def _end(text: str) -> End:
+def _ends(kind: Kind, fields: RawFields, counts: Counts | None) -> tuple[End, ...]:
+    """In their order; the counts are those after the last one, so the walk begins there."""
+    available = counts.available if counts else 0
+    ends = []
+    for text in reversed(_list(kind, fields, b"ends")):
+        end = _end(text, available)
+        available -= 0 if end.is_sold else end.quantity
+        ends.append(end)
+    return tuple(reversed(ends))
+
+
+def _end(text: str, available_after: int) -> End:
     found = _END.fullmatch(text)
     if not found:
         raise MalformedEventError(f"no end of a hold: {text[:60]!r}")
@@ -344,6 +415,7 @@ def _end(text: str) -> End:
         int(quantity),
         state.is_sold,
         state,
+        available_after,
     )
 
 
@@ -355,21 +427,34 @@ def _decision(text: str) -> Decision:
     return Decision(_identifier(order_id), _identifier(user_id), OrderState(state))
 
 
-def _taken(kind: Kind, fields: RawFields, wanted: Status) -> tuple[Sale, ...]:
+def _taken(
+    kind: Kind, fields: RawFields, counts: Counts | None
+) -> tuple[tuple[Sale, ...], tuple[Sale, ...], tuple[Sale, ...]]:
+    """What was sold, held, and refused for good of a list, each in its order.
+
+    The counts are those after the last request, so the walk begins there.
+    """
     if kind is not Kind.DEDUCT and not (kind is Kind.PUT and b"requests" in fields):
-        return ()
+        return (), (), ()
+    assert counts is not None  # both kinds have them
     statuses = _field(fields, b"statuses")
-    if wanted is Status.HELD and Status.HELD.encode() not in statuses:
-        return ()
     requests = _unpacked(_field(fields, b"requests"))
     if len(requests) != len(statuses) * REQUEST_FIELDS:
         raise MalformedEventError("requests and statuses differ in number")
-    taken = ord(wanted)
-    return tuple(
-        _sale(requests[i * REQUEST_FIELDS : (i + 1) * REQUEST_FIELDS])
-        for i, status in enumerate(statuses)
-        if status == taken
-    )
+    told: dict[int, list[Sale]] = {_SOLD: [], _HELD: [], _REFUSED: []}
+    available = counts.available
+    for i in range(len(statuses) - 1, -1, -1):
+        of_status = told.get(statuses[i])
+        if of_status is not None:
+            sale = _sale(requests[i * REQUEST_FIELDS : (i + 1) * REQUEST_FIELDS], available)
+            of_status.append(sale)
+            if statuses[i] != _REFUSED:
+                available += sale.quantity
+    sales, holds, refused = (tuple(reversed(each)) for each in told.values())
+    return sales, holds, refused
+
+
+_SOLD, _HELD, _REFUSED = ord(Status.DEDUCTED), ord(Status.HELD), ord(Status.REFUSED)
 
 
 def _unpacked(packed: bytes) -> list[object]:
@@ -382,7 +467,7 @@ def _unpacked(packed: bytes) -> list[object]:
     return requests
 
 
-def _sale(values: Sequence[object]) -> Sale:
+def _sale(values: Sequence[object], available_after: int) -> Sale:
     request_id, quantity, user_id, order_id = values
     if not isinstance(request_id, str):
         raise MalformedEventError("request id is no text")
@@ -392,7 +477,7 @@ def _sale(values: Sequence[object]) -> Sale:
         raise MalformedEventError("request id out of bounds")
     if not isinstance(quantity, int) or not 1 <= quantity <= QUANTITY_MAX:
         raise MalformedEventError(f"quantity out of bounds for {request_id}")
-    return Sale(request_id, quantity, _identifier(user_id), _identifier(order_id))
+    return Sale(request_id, quantity, _identifier(user_id), _identifier(order_id), available_after)
 
 
 def _hold_of(request_id: str) -> tuple[str, str]:

@@ -1,9 +1,9 @@
-"""Where an order is decided: remembered, at the home of a product that the caller names, or looked for
-in all partitions."""
+"""Where an order is decided: remembered, at the home of a product that the caller names or at its
+alternate, or looked for in all partitions."""
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from sharding.directory import Directory, Listing
 from sharding.errors import StockUnavailableError
 from sharding.orders import Order, request_id_of
 from sharding.outcomes import Reason
-from sharding.placement import Layout, home_shard
+from sharding.placement import Layout, alternate_shard, home_shard
 from sharding.tasks import Tasks
 
 PLACES_MAX = 65_536
@@ -41,6 +41,11 @@ class _Seen(NamedTuple):
     records: list[tuple[int, bytes]]
     failure: BaseException | None
 
+    @property
+    def has_order(self) -> bool:
+        """Whether anybody has more than a tombstone."""
+        return any(record != BARRED for _, record in self.records)
+
 
 _Ask = Callable[[int, Sequence[int]], Awaitable[list[bytes]]]
 
@@ -53,13 +58,12 @@ class Finder:
     """Finds orders. StockUnavailableError where one may be in a partition that does not answer."""
 
     def __init__(self, cluster: Cluster, coordinator: Coordinator, tasks: Tasks) -> None:
+        self._cluster = cluster
         self._directory = Directory(cluster)
         self._coordinator = coordinator
         self._partitions = cluster.settings.partitions
         self._places: OrderedDict[int, Place] = OrderedDict()
-        self._finding: Desk[int, _Seen] = Desk(
-            partial(self._everywhere, coordinator.look), tasks, size_max=WANTS_MAX
-        )
+        self._finding: Desk[int, _Seen] = Desk(self._look_everywhere, tasks, size_max=WANTS_MAX)
         self._barring: Desk[int, _Seen] = Desk(
             partial(self._everywhere, coordinator.bar), tasks, size_max=WANTS_MAX
         )
@@ -86,23 +90,34 @@ class Finder:
         return hinted
 
     async def _hinted(self, order_id: int, product_id: int) -> list[Place]:
-        """Where the order is if the product that the caller names is its first."""
+        """Where the order may be if the product that the caller names is its first. Where the node is
+        away comes last: another may know the order."""
         listing = await self._listing(product_id)
         if listing is None or listing.max_per_user:
             return []
-        return [
-            Place(self._home(order_id, product_id, count), product_id)
+        partitions = [
+            partition
             for count in (listing.layout.shards, *listing.former)
+            for partition in self._home_and_alternate(order_id, product_id, count)
         ]
+        return [
+            Place(partition, product_id)
+            for partition in sorted(dict.fromkeys(partitions), key=self._cluster.is_down)
+        ]
+
+    async def look_at(self, order_id: int, place: Place) -> Known | None:
+        """The order, if that place still knows it. StockUnavailableError."""
+        (record,) = await self._coordinator.look(place.partition, [order_id])
+        order = read_order(order_id, record)
+        return Known(place.partition, order) if order else None
 
     async def _is_there(self, order_id: int, product_id: int, place: Place) -> bool:
         """Whether the order that was seen there is the one that has the product."""
         try:
-            (record,) = await self._coordinator.look(place.partition, [order_id])
+            known = await self.look_at(order_id, place)
         except StockUnavailableError:
             return False
-        order = read_order(order_id, record)
-        return order is not None and _is_meant(order, product_id)
+        return known is not None and known.order is not None and _is_meant(known.order, product_id)
 
     async def _listing(self, product_id: int) -> Listing | None:
         try:
@@ -122,16 +137,36 @@ class Finder:
         except StockUnavailableError as failure:
             raise StockUnavailableError(Reason.OUTCOME_UNKNOWN, failure.detail) from failure
 
+    async def _look_everywhere(self, order_ids: Sequence[int]) -> list[_Seen]:
+        """What all partitions know of each order. Where the node is away they are waited for only if no
+        other knows it."""
+        look = self._coordinator.look
+        away = [p for p in range(self._partitions) if self._cluster.is_down(p)]
+        if not away:
+            return await self._everywhere(look, order_ids)
+        others = sorted(set(range(self._partitions)) - set(away))
+        seen = await self._all(look, others, order_ids)
+        unknown = [i for i, each in enumerate(seen) if not each.has_order]
+        if unknown:
+            later = await self._all(look, away, [order_ids[i] for i in unknown])
+            for i, more in zip(unknown, later, strict=True):
+                seen[i] = _Seen(seen[i].records + more.records, seen[i].failure or more.failure)
+        return seen
+
     async def _everywhere(self, ask: _Ask, order_ids: Sequence[int]) -> list[_Seen]:
-        """What all partitions say of each order; one call to each, however many orders wait."""
+        return await self._all(ask, range(self._partitions), order_ids)
+
+    async def _all(
+        self, ask: _Ask, partitions: Sequence[int], order_ids: Sequence[int]
+    ) -> list[_Seen]:
+        """What these partitions say of each order; one call to each, however many orders wait."""
         replies = await asyncio.gather(
-            *(ask(partition, order_ids) for partition in range(self._partitions)),
-            return_exceptions=True,
+            *(ask(partition, order_ids) for partition in partitions), return_exceptions=True
         )
         failures = [reply for reply in replies if isinstance(reply, BaseException)]
         failure = failures[0] if failures else None
         seen = [_Seen([], failure) for _ in order_ids]
-        for partition, reply in enumerate(replies):
+        for partition, reply in zip(partitions, replies, strict=True):
             if isinstance(reply, BaseException):
                 continue
             for i, record in enumerate(reply):
@@ -139,12 +174,13 @@ class Finder:
                     seen[i].records.append((partition, record))
         return seen
 
-    def _home(self, order_id: int, product_id: int, shards: int) -> int:
-        return Layout(0, shards).partition(
-            home_shard(request_id_of(order_id, product_id), shards),
-            product_id=product_id,
-            partitions=self._partitions,
-        )
+    def _home_and_alternate(self, order_id: int, product_id: int, shards: int) -> Iterator[int]:
+        home = home_shard(request_id_of(order_id, product_id), shards)
+        for shard in (home, alternate_shard(home, shards)):
+            if shard is not None:
+                yield Layout(0, shards).partition(
+                    shard, product_id=product_id, partitions=self._partitions
+                )
 
     def _only(self, order_id: int, product_id: int, seen: _Seen) -> Known | None:
         """Of what the partitions said the one that counts."""

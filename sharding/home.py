@@ -4,18 +4,28 @@ What queued up while the last script call was out goes in the next one. A group'
 straight into its batch, so a request costs no task and no future of its own.
 """
 
-import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Sequence
 from typing import NamedTuple
 
-from sharding.answers import CLOSED, INSUFFICIENT, MISSING, SOLD_OUT, STALE, answers, unavailable
+from sharding.answers import (
+    CLOSED,
+    INSUFFICIENT,
+    MISSING,
+    SOLD_OUT,
+    STALE,
+    answers,
+    may_pass,
+    unavailable,
+)
+from sharding.batches import Batch
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
 from sharding.lookups import Lookups
 from sharding.metrics import StockMetrics
 from sharding.notes import Note
+from sharding.orders import is_retake
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, is_line
 from sharding.packing import pack
 from sharding.placement import alternate_shard
@@ -28,41 +38,15 @@ CALL_REQUESTS_MAX = 1_000
 goes alone; the contract bounds it to 2,000."""
 
 
-class Batch:
-    """Requests that were asked together; `done` holds their answers in order.
-
-    `answered` is told the batch's size when the last of them has come.
-    """
-
-    __slots__ = ("_answered", "_answers", "_missing", "done")
-
-    def __init__(
-        self, size: int, done: asyncio.Future[list[Answer]], answered: Callable[[int], None]
-    ) -> None:
-        self.done = done
-        self._answered = answered
-        self._answers: list[Answer] = [INSUFFICIENT] * size
-        self._missing = size
-
-    def answer(self, positions: Sequence[int], given: Sequence[Answer]) -> None:
-        """Fill in answers; the last one completes the batch, whoever still waits for it."""
-        for position, answer in zip(positions, given, strict=True):
-            self._answers[position] = answer
-        self._missing -= len(positions)
-        if self._missing:
-            return
-        self._answered(len(self._answers))
-        if not self.done.done():
-            self.done.set_result(self._answers)
-
-
 class Group(NamedTuple):
     """The requests of one batch for one home.
 
     `since_s`: when they were asked, by the loop's clock. `reroutes`: how often they were sent on, the
     last time because of `why`. `by_copy`: they were routed by a copy of the product's listing. `unsure`:
     a shard that may have accepted an earlier copy could not be asked, so they must not be refused.
-    `echoes`: a try of them was lost and may run yet.
+    `echoes`: a try of them was lost and may run yet. `is_new`: nobody has asked for them before,
+    whatever their `attempt` is. `is_short`: a proof refuses them unless somebody knows them, so they are
+    only looked up.
     """
 
     requests: list[Deduction]
@@ -74,6 +58,16 @@ class Group(NamedTuple):
     by_copy: bool = False
     unsure: bool = False
     echoes: bool = False
+    is_new: bool = False
+    is_short: bool = False
+
+    @property
+    def bars(self) -> bool:
+        """Whether their home may act only once no stand-in takes any of them any more: they are lines of
+        orders that somebody may have asked for before."""
+        if self.is_new or self.is_short or not is_line(self.requests[0]):
+            return False
+        return any(r.attempt != 1 and not is_retake(r.request_id) for r in self.requests)
 
     def answer(self, given: Sequence[Answer]) -> None:
         self.batch.answer(self.positions, given)
@@ -83,19 +77,18 @@ class Group(NamedTuple):
         requests = [self.requests[i] for i in indices]
         return self._replace(requests=requests, positions=[self.positions[i] for i in indices])
 
-    def as_unknown(self, positions: Container[int]) -> "Group":
+    def as_unknown(self, positions: Collection[int]) -> "Group":
         """The same, but some are no first tries any more: their home may know them."""
         requests = [
             request._replace(attempt=0) if request.attempt == 1 and i in positions else request
             for i, request in enumerate(self.requests)
         ]
-        return self._replace(requests=requests)
+        return self._replace(requests=requests, is_new=self.is_new and not positions)
 
     def as_echoing(self) -> "Group":
         """The same as retries: what is refused of them is refused for good."""
-        return self._replace(
-            requests=[request._replace(attempt=2) for request in self.requests], echoes=True
-        )
+        requests = [request._replace(attempt=2) for request in self.requests]
+        return self._replace(requests=requests, echoes=True, is_new=False)
 
 
 Spawn = Callable[[Coroutine[object, object, None], str], object]
@@ -133,10 +126,13 @@ class Home:
         self._doubted: _Queue | None = None
         self._patient: _Queue | None = None
         self._visiting: _Queue | None = None
+        self._looked_up: _Queue | None = None
 
     def put(self, group: Group) -> None:
         """Serve a group with what comes next."""
-        doubtful = self._lookups.doubtful(group.requests, rerouted=group.reroutes > 0)
+        doubtful = self._lookups.doubtful(
+            group.requests, rerouted=group.reroutes > 0, is_new=group.is_new
+        )
         if doubtful:
             if len(doubtful) == len(group.requests):
                 self._put_doubtful(group)
@@ -149,17 +145,34 @@ class Home:
         """Have other shards asked first.
 
         With former homes each group waits for its own look-ups: a shard that does not answer delays
-        nobody else. Where there is just the alternate, all wait for it.
+        nobody else. Where there is just the alternate, all wait for it, but for lines of orders.
         """
         spawn = self._context.tasks.spawn
-        if self._lookups.has_former:
+        if group.bars and self._is_proven_short(group.requests):
+            # So that the refused leave nothing behind: there may be a crowd of them.
+            group = group._replace(is_short=True)
+        if self._lookups.has_former or group.bars:
             spawn(self._serve_after_looking_up(group), "look up")
             return
         self._doubted = self._doubted or _Queue(self._ask_alternate, self._hand_in, spawn)
         self._doubted.put(group)
 
+    def _is_proven_short(self, requests: Sequence[Deduction]) -> bool:
+        """Whether a proof refuses them all. A retry's refusal must be remembered at home, so it does not
+        count."""
+        note = self._shortage.note
+        if note is None or any(r.attempt > 1 or r.quantity <= note.available for r in requests):
+            return False
+        if self._shortage.wants_renewal:
+            self._context.tasks.spawn(self._shortage.renew_note(), "renew note")
+        return True
+
     def _put_sure(self, group: Group) -> None:
-        if self._context.cluster.is_down(self._partition) and self._has_alternate:
+        if group.is_short:
+            spawn = self._context.tasks.spawn
+            self._looked_up = self._looked_up or _Queue(self._look_up, self._hand_on, spawn)
+            self._looked_up.put(group)
+        elif self._context.cluster.is_down(self._partition) and self._has_alternate:
             self._put_elsewhere(group)
         else:
             self._served.put(group)
@@ -174,12 +187,11 @@ class Home:
 
     def _put_elsewhere(self, group: Group) -> None:
         """The home's node is away and did nothing for these. A first try, which nobody can have accepted
-        yet, goes to the alternate; any other waits for the node, and so does a line of an order, because
-        the order's record is where its first line is."""
+        yet, goes to the alternate; any other waits for the node."""
         first: list[int] = []
         others: list[int] = []
         for i, request in enumerate(group.requests):
-            can_go = request.attempt == 1 and not is_line(request)
+            can_go = request.attempt == 1 or group.is_new
             (first if can_go else others).append(i)
         spawn = self._context.tasks.spawn
         if first:
@@ -191,7 +203,9 @@ class Home:
 
     async def _serve_after_looking_up(self, group: Group) -> None:
         try:
-            known, unsure, at_home = await self._lookups.known(group.requests, self._shard)
+            known, unsure, at_home = await self._lookups.known(
+                group.requests, self._shard, bars=group.bars
+            )
         except Exception:  # noqa: BLE001 - the top of a task: whoever waits must be answered
             _LOG.exception("looking requests up failed")
             refuse(group, Reason.OUTCOME_UNKNOWN)
@@ -221,7 +235,7 @@ class Home:
         open_ends = (UNDECIDED, UNSURE)
         known = [i for i, answer in enumerate(given) if all(answer is not end for end in open_ends)]
         if known:
-            group.part(known).answer([given[i] for i in known])
+            self._hand_on(group.part(known), [given[i] for i in known])
         for end in open_ends:
             fresh = [i for i, answer in enumerate(given) if answer is end]
             if fresh:
@@ -235,6 +249,10 @@ class Home:
 
     async def _ask_patiently(self, requests: Sequence[Deduction]) -> list[Answer]:
         return await self._serve(requests, self._shard)
+
+    async def _look_up(self, requests: Sequence[Deduction]) -> list[Answer]:
+        given = await self._serve(requests, self._shard, mode=Mode.LOOK)
+        return [LOOKED_UP_IN_VAIN.get(id(answer), answer) for answer in given]
 
     async def _visit(self, requests: Sequence[Deduction]) -> list[Answer]:
         """Ask the alternate; it has what it has, nobody gathers units there."""
@@ -309,13 +327,7 @@ def _echoing(answer: Answer) -> Answer:
         return ECHOING
     if answer is STALE:
         return STALE_ECHOING
-    if answer.reason in _PASSING or answer.outcome is Outcome.USER_LIMIT:
-        return unavailable(Reason.OUTCOME_UNKNOWN)
-    return answer
-
-
-_PASSING = frozenset((Reason.PRODUCT_LOADING, Reason.PRODUCT_FROZEN, Reason.RECORDS_FULL))
-"""What may be over by the time a lost try runs, as a user's limit may be."""
+    return unavailable(Reason.OUTCOME_UNKNOWN) if may_pass(answer) else answer
 
 
 def _never_refused(given: Sequence[Answer]) -> list[Answer]:
@@ -345,6 +357,8 @@ VISIT_IN_VAIN = {
     id(STALE_ECHOING): unavailable(Reason.OUTCOME_UNKNOWN),
 }
 """What becomes of answers, told apart by identity, that a stand-in cannot improve."""
+LOOKED_UP_IN_VAIN = {id(INSUFFICIENT): SOLD_OUT, id(ECHOING): SOLD_OUT, id(STALE_ECHOING): STALE}
+"""The same where a proof said before that there are too few units; a look leaves no echo."""
 
 
 def _others(positions: Container[int], size: int) -> list[int]:

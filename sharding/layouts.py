@@ -16,6 +16,7 @@ then and still serves the old layout does no harm: it has the same number of sha
 same home.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 from msgpack import packb
@@ -29,6 +30,7 @@ from sharding.errors import LayoutPassedError, StockUnavailableError
 from sharding.loading import together
 from sharding.outcomes import Reason
 from sharding.placement import Layout, base_partition, is_shard_count, ledger_of
+from sharding.plans import NEVER_FROZEN, Freeze
 from sharding.scripts import script
 from sharding.shards import Shards
 
@@ -240,16 +242,30 @@ class _Told:
 
     async def everywhere(self) -> None:
         """StockUnavailableError if a shard of the layout could not be told."""
-        await together(self._tell(partition) for partition in self._shards.partitions)
+        freeze = await self._latest_freeze()
+        await together(self._tell(partition, freeze) for partition in self._shards.partitions)
         copies = self._shards.partitions[1:] + self._shards.retired
         await together(self._inform(partition) for partition in copies)
 
-    async def _tell(self, partition: int) -> None:
+    async def _latest_freeze(self) -> Freeze:
+        """What the shards of the old layout know: those that join have not heard of it.
+
+        Whoever freezes the product later finds the new layout listed. Shards that cannot be asked are
+        left out, for the product sells nothing until all are told.
+        """
+        everywhere = self._shards.partitions + self._shards.retired
+        found = await asyncio.gather(
+            *map(self._shards.freeze_of, everywhere), return_exceptions=True
+        )
+        return max((each for each in found if isinstance(each, Freeze)), default=NEVER_FROZEN)
+
+    async def _tell(self, partition: int, freeze: Freeze) -> None:
         word = await self._shards.tell(
             partition,
             epoch=self._listing.epoch,
             version=self._listing.layout.version,
             serves=True,
+            freeze=freeze,
         )
         if word != "done":
             raise LayoutPassedError(f"p{partition:02d} answers {word} to {self._listing.layout}")

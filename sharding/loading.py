@@ -4,7 +4,7 @@ Both end only when no process refuses anybody any more by a proof from before.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 
 from sharding.catalogue import Catalogue
@@ -12,8 +12,11 @@ from sharding.cluster import Cluster
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
 from sharding.notes import NOTE_S
 from sharding.outcomes import Reason, State
-from sharding.plans import LoadPlan
+from sharding.plans import Freeze, LoadPlan
 from sharding.shards import MissingShardError, Shards
+
+AskFreeze = Callable[[], Awaitable[Freeze]]
+"""Asks for the last decision to stop or to resume a product's sale."""
 
 
 class Loading:
@@ -23,13 +26,20 @@ class Loading:
         self._cluster = cluster
         self._catalogue = catalogue
 
-    async def load(self, plan: LoadPlan) -> None:
-        """Put the units into the shards, then open them."""
+    async def load(self, plan: LoadPlan, ask_freeze: AskFreeze | None) -> None:
+        """Put the units into the shards, then open them.
+
+        A decision to freeze the product that came after the plan cannot have reached shards that did not
+        exist; one that comes when all do reaches them by itself. So it is asked for between the two.
+        """
         shards = Shards(self._cluster, plan.product_id, plan.layout)
         await together(
             _load_shard(shards, partition, amount, plan)
             for partition, amount in zip(shards.partitions, plan.amounts, strict=True)
         )
+        freeze = plan.freeze if ask_freeze is None else await ask_freeze()
+        if freeze != plan.freeze:
+            await together(shards.freeze(partition, freeze) for partition in shards.partitions)
         await together(
             _lead(shards, partition, plan.epoch, State.LOADING, State.OPEN)
             for partition in shards.partitions

@@ -6,6 +6,9 @@ so what they do not know they will never know: asking them is exact, and a reque
 answer. An alternate goes on accepting, so asking it catches an earlier copy and no copy that is still
 on its way; what slips through is found by the ledger and undone. So one that does not answer is left
 out: the request may be sold all the same, but not refused.
+
+The second effect of an order's line cannot be undone: the order would be decided at two places. So the
+alternate is barred from taking a line before its home does, and nothing is done without its word.
 """
 
 import asyncio
@@ -15,10 +18,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sharding.answers import MISSING, STALE, answers, unavailable
+from sharding.answers import BARRED, INSUFFICIENT, MISSING, STALE, answers, unavailable
 from sharding.errors import StockUnavailableError
 from sharding.metrics import StockMetrics
-from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason
 from sharding.packing import pack
 from sharding.placement import Layout, alternate_shard, home_key, home_shard
 from sharding.shards import MissingShardError, Mode, Shards
@@ -76,7 +79,7 @@ class Lookups:
         self._metrics = metrics
         self._tasks = tasks
         self._partitions = partitions
-        self._desks: dict[Place, _Desk] = {}
+        self._desks: dict[tuple[Place, Mode], _Desk] = {}
         self._visits: dict[int, Turnstile[bool]] = {}
 
     @property
@@ -84,14 +87,16 @@ class Lookups:
         """Whether the product had other layouts whose shards may know requests."""
         return bool(self._former)
 
-    def doubtful(self, requests: Sequence[Deduction], *, rerouted: bool) -> Sequence[int]:
+    def doubtful(
+        self, requests: Sequence[Deduction], *, rerouted: bool, is_new: bool
+    ) -> Sequence[int]:
         """Positions of the requests that may have had their effect elsewhere.
 
-        `rerouted`: they came here under an earlier layout.
+        `rerouted`: they came here under an earlier layout. `is_new`: nobody has asked for them before.
         """
         if self._former and (rerouted or time.time() < self._doubt_until_s):
             return range(len(requests))
-        if not self._former and (self.by_user or len(self._shards.partitions) == 1):
+        if is_new or (not self._former and (self.by_user or len(self._shards.partitions) == 1)):
             return ()
         return [i for i, request in enumerate(requests) if request[5] != 1]
 
@@ -100,11 +105,19 @@ class Lookups:
         place = Place(self._shards.partitions[shard], shard)
         return await self._ask_alternate(place, requests, range(len(requests)))
 
-    async def known(self, requests: Sequence[Deduction], shard: int) -> Knowledge:
-        """What all shards that may know these requests say, but the home `shard`."""
-        former, alternates = self._places(requests, shard)
+    async def known(
+        self, requests: Sequence[Deduction], shard: int, *, bars: bool = False
+    ) -> Knowledge:
+        """What all shards that may know these requests say, but the home `shard`.
+
+        `bars`: what the alternate does not know it never takes from then on. Whoever that cannot be said
+        of is answered: nothing is done for it. STALE and MISSING: look the product up again.
+        """
+        former, alternates = self._places(requests, shard, bars=bars)
         asked = [self._ask_former(place, requests, at) for place, at in former.items()]
         asked += [self._ask_alternate(place, requests, at) for place, at in alternates.items()]
+        if bars:
+            asked.append(self._bar_at_alternate(requests, shard))
         known: dict[int, Answer] = {}
         unsure: set[int] = set()
         for found in await asyncio.gather(*asked):
@@ -112,6 +125,8 @@ class Lookups:
             sold = {i for i, answer in known.items() if answer.outcome is Outcome.DEDUCTED}
             known |= {i: answer for i, answer in found.known.items() if i not in sold}
             unsure |= found.unsure
+        if bars:
+            known = dict.fromkeys(unsure, unavailable(Reason.NOT_EXECUTED)) | known
         here = self._shards.partitions[shard]
         had_this_home = frozenset(
             i
@@ -121,9 +136,10 @@ class Lookups:
         return Knowledge(known, unsure - known.keys(), had_this_home)
 
     def _places(
-        self, requests: Sequence[Deduction], shard: int
+        self, requests: Sequence[Deduction], shard: int, *, bars: bool = False
     ) -> tuple[dict[Place, list[int]], dict[Place, list[int]]]:
-        """Where each request may be known: at former homes, and at alternates."""
+        """Where each request is to be looked up: at former homes, and at alternates. `bars`: the present
+        alternate is asked in another way."""
         home = self._shards.partitions[shard]
         former: dict[Place, list[int]] = {}
         alternates: dict[Place, list[int]] = {}
@@ -131,7 +147,9 @@ class Lookups:
             homes = {p for p in self._former_homes(request) if p.partition != home}
             for place in homes:
                 former.setdefault(place, []).append(i)
-            stand_ins = {p for p in self._alternates(request, shard) if p.partition != home}
+            present = None if bars else self._alternate(shard)
+            stand_ins = {*self._former_alternates(request), *filter(None, (present,))}
+            stand_ins = {place for place in stand_ins if place.partition != home}
             for place in stand_ins - homes:
                 alternates.setdefault(place, []).append(i)
         return former, alternates
@@ -143,12 +161,16 @@ class Lookups:
     def _key(self, request: Deduction) -> str:
         return home_key(request, by_user=self.by_user)
 
-    def _alternates(self, request: Deduction, shard: int) -> Iterator[Place]:
+    def _alternate(self, shard: int) -> Place | None:
+        """What may stand in for the home `shard` now."""
+        alternate = alternate_shard(shard, len(self._shards.partitions))
+        if self.by_user or alternate is None:
+            return None
+        return Place(self._shards.partitions[alternate], alternate)
+
+    def _former_alternates(self, request: Deduction) -> Iterator[Place]:
         if self.by_user:
             return
-        alternate = alternate_shard(shard, len(self._shards.partitions))
-        if alternate is not None:
-            yield Place(self._shards.partitions[alternate], alternate)
         for layout in self._former:
             home = home_shard(request.request_id, layout.shards)
             alternate = alternate_shard(home, layout.shards)
@@ -161,15 +183,37 @@ class Lookups:
         )
         return Place(partition, shard)
 
+    def _desk(self, place: Place, mode: Mode) -> "_Desk":
+        desk = self._desks.get((place, mode))
+        if desk is None:
+            desk = _Desk(self._shards, place, mode, self._metrics, self._tasks)
+            self._desks[place, mode] = desk
+        return desk
+
     async def _ask(
         self, place: Place, requests: Sequence[Deduction], positions: Sequence[int]
     ) -> dict[int, Answer]:
-        desk = self._desks.get(place)
-        if desk is None:
-            desk = self._desks[place] = _Desk(self._shards, place, self._metrics, self._tasks)
-        given = await desk.ask([requests[i] for i in positions])
+        given = await self._desk(place, Mode.LOOK).ask([requests[i] for i in positions])
         pairs = zip(positions, given, strict=True)
         return {i: answer for i, answer in pairs if not _knows_nothing(answer)}
+
+    async def _bar_at_alternate(self, requests: Sequence[Deduction], shard: int) -> Knowledge:
+        """Known is also why a request could not be barred. A closed shard bars nobody: then no shard of
+        the layout takes anything any more."""
+        place = self._alternate(shard)
+        if place is None:
+            return Knowledge({}, set())
+        given = await self._desk(place, Mode.BAR).ask(list(requests))
+        barred = sum(answer is BARRED for answer in given)
+        self._metrics.alternates.labels("barred").inc(barred)
+        return Knowledge(
+            {
+                i: _as_nothing_done(answer)
+                for i, answer in enumerate(given)
+                if answer is not BARRED and answer.outcome is not Outcome.FROZEN
+            },
+            set(),
+        )
 
     async def _ask_former(
         self, place: Place, requests: Sequence[Deduction], positions: Sequence[int]
@@ -201,16 +245,25 @@ class Lookups:
 
 
 def _knows_nothing(answer: Answer) -> bool:
-    """Whether a shard said only that it takes nothing any more."""
-    return answer is STALE or answer is MISSING or answer.outcome is Outcome.FROZEN
+    """Whether a shard said only that it takes nothing, or nothing any more."""
+    is_plain = answer is INSUFFICIENT or answer is STALE or answer is MISSING
+    return is_plain or answer.outcome is Outcome.FROZEN
+
+
+def _as_nothing_done(answer: Answer) -> Answer:
+    """A bar that may have been placed has done nothing for the request itself."""
+    return unavailable(Reason.NOT_EXECUTED) if answer.reason in MAY_HAVE_RUN else answer
 
 
 class _Desk:
     """Look-ups at one shard: what queued up while the last call was out goes in the next one."""
 
-    def __init__(self, shards: Shards, place: Place, metrics: StockMetrics, tasks: Tasks) -> None:
+    def __init__(
+        self, shards: Shards, place: Place, mode: Mode, metrics: StockMetrics, tasks: Tasks
+    ) -> None:
         self._shards = shards
         self._place = place
+        self._mode = mode
         self._metrics = metrics
         self._tasks = tasks
         self._waiting: deque[tuple[list[Deduction], asyncio.Future[list[Answer]]]] = deque()
@@ -252,7 +305,7 @@ class _Desk:
         partition, shard = self._place
         self._metrics.script_requests.observe(len(requests))
         try:
-            served = await self._shards.deduct(partition, pack(requests), mode=Mode.LOOK)
+            served = await self._shards.deduct(partition, pack(requests), mode=self._mode)
         except StockUnavailableError as failure:
             return [unavailable(failure.reason)] * len(requests)
         except MissingShardError:

@@ -23,12 +23,13 @@ from sharding.orders import (
     Order,
     OrderAnswer,
     OrderState,
+    answer_of,
     canonical,
     hold_s_max,
     retake_id_of,
 )
 from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason
-from sharding.reserving import TAKEN, UNDECIDED, Reserving, Wanted, answer_of
+from sharding.reserving import TAKEN, UNDECIDED, Reserving, Wanted
 from sharding.stock import Stock
 from sharding.tasks import Tasks
 

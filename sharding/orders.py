@@ -105,8 +105,13 @@ class Order(NamedTuple):
             int(deadline_ms),
             int(created_ms),
             is_open == "1",
-            tuple(map(_held, lines.split(","))),
+            held_of(lines),
         )
+
+
+def held_of(text: str) -> tuple[Held, ...]:
+    """The lines of an order as its record has them, with commas between them; ValueError."""
+    return tuple(map(_held, text.split(",")))
 
 
 def _held(text: str) -> Held:
@@ -127,6 +132,38 @@ class OrderAnswer(NamedTuple):
     replayed: bool = False
     short: tuple[Line, ...] = ()
     reason: Reason = Reason.NONE
+
+
+def outcome_of(order: Order) -> Outcome:
+    """An order's state as an outcome."""
+    return OUTCOMES[order.state]
+
+
+def answer_of(order: Order, *, replayed: bool) -> OrderAnswer:
+    """An order's state as an answer."""
+    outcome = outcome_of(order)
+    if outcome is Outcome.UNAVAILABLE:
+        return OrderAnswer(outcome, order, reason=Reason.ORDER_PENDING)
+    if order.state is OrderState.REFUSED:
+        short = tuple(
+            Line(each.product_id, each.quantity) for each in order.held if each.place == NOWHERE
+        )
+        return OrderAnswer(outcome, order, replayed=replayed, short=short)
+    return OrderAnswer(outcome, order, replayed=replayed)
+
+
+OUTCOMES = {
+    OrderState.PENDING: Outcome.UNAVAILABLE,
+    OrderState.HELD: Outcome.HELD,
+    OrderState.CONFIRMED: Outcome.CONFIRMED,
+    OrderState.RELEASED: Outcome.RELEASED,
+    OrderState.EXPIRED: Outcome.EXPIRED,
+    OrderState.REFUSED: Outcome.INSUFFICIENT_STOCK,
+    OrderState.RETAKING: Outcome.UNAVAILABLE,
+    OrderState.RETAKEN: Outcome.RETAKEN,
+    OrderState.REFUND_REQUIRED: Outcome.REFUND_REQUIRED,
+}
+"""What a state is called in an answer."""
 
 
 def canonical(lines: Sequence[Line]) -> tuple[Line, ...]:
@@ -150,4 +187,12 @@ def request_id_of(order_id: int, first_product: int) -> str:
 
 def retake_id_of(order_id: int, first_product: int) -> str:
     """Under which it takes them again when it is confirmed too late."""
-    return f"retake {order_id} {first_product}"
+    return f"{_RETAKE}{order_id} {first_product}"
+
+
+def is_retake(request_id: str) -> bool:
+    """Whether an order takes a line again; of such a line no copy is ever a first try."""
+    return request_id.startswith(_RETAKE)
+
+
+_RETAKE = "retake "

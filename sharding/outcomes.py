@@ -42,6 +42,8 @@ class Reason(StrEnum):
     """Home is short and another shard cannot be asked; nothing happened."""
     CONTENDED = "CONTENDED"
     """Units kept moving while they were counted; nothing happened."""
+    LEDGER_BEHIND = "LEDGER_BEHIND"
+    """Too many events of the partition wait for the ledger; nothing happened."""
     LAYOUT_CHANGING = "LAYOUT_CHANGING"
     """The product is being split anew; nothing happened."""
     NOT_REPLICATED = "NOT_REPLICATED"
@@ -61,6 +63,12 @@ class Reason(StrEnum):
     """The order is being decided just now; nothing happened."""
     ORDER_AMBIGUOUS = "ORDER_AMBIGUOUS"
     """Several orders of different first products have this id; name a product."""
+    LIVE_STOCK_AWAY = "LIVE_STOCK_AWAY"
+    """No Redis node can be reached, and the ledger cannot do this in its place; nothing happened."""
+    LIVE_STOCK_RETURNING = "LIVE_STOCK_RETURNING"
+    """Redis is back and is told what was sold meanwhile; nothing happened."""
+    BUFFER_EMPTY = "BUFFER_EMPTY"
+    """No Redis node can be reached, and the buffer in the ledger has fewer units; nothing happened."""
     RESOLVED_NEVER = "RESOLVED_NEVER"
     """ResolveRequest decided that this request takes nothing; this is a late copy of it."""
 
@@ -145,8 +153,8 @@ class ShardStock(NamedTuple):
 class ProductStock(NamedTuple):
     """A product's live counts, added up over its shards, in units.
 
-    `buffer` and `sold_before` (units sold before the product was last loaded) are what the ledger said
-    when it was loaded.
+    `buffer`: units that the ledger kept back when the product was loaded, less those that came on sale
+    since. `sold_before`: units sold before it was last loaded, as the ledger said then.
     """
 
     product_id: int
@@ -160,6 +168,8 @@ class ProductStock(NamedTuple):
     serving: int
     """How many of the shards, from the first on, take requests; the others have left."""
     exact: bool
+    sold_elsewhere: int = 0
+    """Units sold since the load that no shard knows of, in units; they were part of the buffer."""
 
     @property
     def available(self) -> int:
@@ -175,9 +185,10 @@ class ProductStock(NamedTuple):
 
     @property
     def sold(self) -> int:
-        return self.sold_before + sum(shard.sold for shard in self.shards)
+        return self.sold_before + self.sold_elsewhere + sum(shard.sold for shard in self.shards)
 
     @property
     def total(self) -> int:
         """Units loaded and restocked less those removed, by the shards' own book-keeping."""
-        return self.buffer + self.sold_before + sum(shard.loaded for shard in self.shards)
+        before = self.buffer + self.sold_before + self.sold_elsewhere
+        return before + sum(shard.loaded for shard in self.shards)

@@ -1,6 +1,6 @@
 """Partitions as the worker sees them: opening, reading their events, upkeep."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sharding import keys
@@ -19,6 +19,7 @@ _OPEN = script("open")
 _HEAD = script("head")
 _CONFIRM = script("confirm")
 _ROTATE = script("rotate")
+_APPLIED = script("applied")
 
 
 class Entry(NamedTuple):
@@ -38,6 +39,20 @@ class Checkpoint(NamedTuple):
 NOTHING_APPLIED = Checkpoint(BEFORE_ALL, "")
 
 
+class StreamState(NamedTuple):
+    """What a head says of the stream of one MySQL server."""
+
+    last: EventId
+    """Its newest entry; BEFORE_ALL: it has none, or nobody knows."""
+    applied: int | None
+    """Number up to which the server is known to have all of its events; None: nobody has said so yet."""
+    is_behind: bool
+    """Nothing of its products is sold or held there because too many events wait for the server."""
+
+
+UNKNOWN_STREAM = StreamState(BEFORE_ALL, None, is_behind=False)
+
+
 class PartitionHead(NamedTuple):
     """Whether a partition is open where it is now, and its last event; 0, 0 without a head."""
 
@@ -46,12 +61,12 @@ class PartitionHead(NamedTuple):
     generation: int
     number: int
     partitions: int
-    lasts: Sequence[EventId] = ()
-    """The last event in the stream of each MySQL server, in their order; none where there is no head."""
+    streams: Sequence[StreamState] = ()
+    """Of each MySQL server, in their order; none where there is no head."""
 
-    def last(self, ledger: int) -> EventId:
-        """The last event in one stream; BEFORE_ALL where nobody knows."""
-        return self.lasts[ledger] if ledger < len(self.lasts) else BEFORE_ALL
+    def stream(self, ledger: int) -> StreamState:
+        """That of one server; UNKNOWN_STREAM where there is no head."""
+        return self.streams[ledger] if ledger < len(self.streams) else UNKNOWN_STREAM
 
 
 class Partitions:
@@ -60,17 +75,28 @@ class Partitions:
     def __init__(self, cluster: Cluster, *, partitions: int) -> None:
         self._cluster = cluster
         self._partitions = partitions
+        self._backlog_max = str(cluster.settings.backlog_max)
+
+    @property
+    def count(self) -> int:
+        return self._partitions
 
     async def head(self, partition: int, *, opening: int = 0) -> PartitionHead:
-        """Open only if it was opened as `opening` or later, the last generation that was issued.
+        """Open only if it was opened as `opening` or later, the last generation that was issued, and has
+        not gone back behind what this process has seen.
 
         PartitionCountError, ServerCountError if the cluster was set up with another partition count or
         for another number of MySQL servers.
         """
+        seen = self._cluster.seen(partition)
         reply = await self._cluster.run_unfenced(
-            _HEAD, partition, self._head_keys(partition), (), lane=LaneKind.READ
+            _HEAD,
+            partition,
+            self._head_keys(partition),
+            (self._backlog_max,),
+            lane=LaneKind.READ,
         )
-        why, generation, number, partitions, ledgers, *lasts = reply
+        why, generation, number, partitions, ledgers, *streams = reply
         assert isinstance(why, bytes)
         assert isinstance(generation, int)
         assert isinstance(number, int)
@@ -80,7 +106,8 @@ class Partitions:
             raise PartitionCountError(_other_count(partitions, self._partitions))
         if ledgers not in (0, self._cluster.ledgers):
             raise ServerCountError(_other_servers(ledgers, self._cluster.ledgers))
-        if not why and generation < opening:
+        went_back = generation < opening or EventId(generation, number) < seen
+        if not why and went_back:
             why = b"WENT_BACK"
         return PartitionHead(
             is_open=not why,
@@ -88,7 +115,7 @@ class Partitions:
             generation=generation,
             number=number,
             partitions=partitions,
-            lasts=[EventId.parse(last) for last in lasts if isinstance(last, bytes)],
+            streams=[_stream(*part) for part in zip(*[iter(streams)] * 3, strict=True)],
         )
 
     async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
@@ -139,7 +166,7 @@ class Partitions:
             generation=generation,
             number=number,
             partitions=self._partitions,
-            lasts=[EventId(generation, number)] * len(streams),
+            streams=[UNKNOWN_STREAM._replace(last=EventId(generation, number))] * len(streams),
         )
 
     async def replicated(self, partition: int, *, ledger: int, last: EventId) -> bool:
@@ -170,6 +197,20 @@ class Partitions:
         first = EventId.parse(found[b"recorded-first-entry-id"])
         return deleted <= after and (after == BEFORE_ALL or first <= after)
 
+    async def note_applied(self, partition: int, applied: EventId, *, ledger: int = 0) -> None:
+        """Tell a partition up to which event a MySQL server has all of its own; an older word changes
+        nothing.
+
+        No replica is waited for: a word that a failover loses is as good as an older one.
+        """
+        await self._cluster.run(
+            _APPLIED,
+            partition,
+            [keys.head(self._tag(partition)), keys.events(self._tag(partition), ledger)],
+            [str(applied.number), self._backlog_max],
+            lane=LaneKind.READ,
+        )
+
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
         """Remove the entries strictly below an id; returns how many."""
         reply = await self._cluster.command(
@@ -197,6 +238,10 @@ class Partitions:
         )
         return reply[3] == 1
 
+    def learn(self, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Hold partitions to what the ledger has of them."""
+        self._cluster.learn({each: known.id for each, known in checkpoints.items()})
+
     def _tag(self, partition: int) -> str:
         return self._cluster.tags[partition]
 
@@ -207,6 +252,12 @@ class Partitions:
     def _streams(self, tag: str) -> list[str]:
         """One for each MySQL server."""
         return [keys.events(tag, ledger) for ledger in range(self._cluster.ledgers)]
+
+
+def _stream(last: object, applied: object, is_behind: object) -> StreamState:
+    assert isinstance(last, bytes)
+    assert isinstance(applied, int)
+    return StreamState(EventId.parse(last), None if applied < 0 else applied, is_behind == 1)
 
 
 def _other_count(found: int, expected: int) -> str:

@@ -1,8 +1,19 @@
 """How the ledger and the live stock agree on putting a product on sale and taking it off."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sharding.placement import Layout
+
+
+class Freeze(NamedTuple):
+    """The last decision to stop or to resume a product's sale; `version` grows with each, 0: none."""
+
+    version: int
+    frozen: bool
+
+
+NEVER_FROZEN = Freeze(0, frozen=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +33,7 @@ class LoadPlan:
     """Other shard counts that the product had; their shards still know the requests of that time."""
     max_per_user: int = 0
     """Units that one user may hold and buy until the product is closed; 0: no limit."""
+    freeze: Freeze = NEVER_FROZEN
 
 
 def split_evenly(total: int, shards: int) -> tuple[int, ...]:

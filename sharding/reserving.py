@@ -5,13 +5,14 @@ decided. An order of one line is decided by the script call that takes it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
+from sharding.answers import BARRED
 from sharding.coordinator import Coordinator, Decided, Want, Wish
 from sharding.delivering import Delivery
 from sharding.errors import StockUnavailableError
-from sharding.finding import Finder, Place
+from sharding.finding import Finder, Known, Place
 from sharding.orders import (
     HERE,
     NOWHERE,
@@ -21,6 +22,8 @@ from sharding.orders import (
     Order,
     OrderAnswer,
     OrderState,
+    answer_of,
+    outcome_of,
     request_id_of,
 )
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
@@ -43,6 +46,10 @@ class Wanted(NamedTuple):
     def is_as(self, order: Order) -> bool:
         """Whether an order is this one."""
         return self.user_id == order.user_id and self.lines == order.lines
+
+    def begins_as(self, order: Order) -> bool:
+        """Whether it is this one as far as its coordinator can tell by the first line."""
+        return self.user_id == order.user_id and self.lines[0] == order.lines[0]
 
 
 class Reserving:
@@ -69,8 +76,9 @@ class Reserving:
     async def reserve(self, wanted: Wanted) -> OrderAnswer:
         """HELD or CONFIRMED; INSUFFICIENT_STOCK with the lines that are short; how it ended before.
         StockUnavailableError."""
-        if await self._is_taken(wanted):
-            return OrderAnswer(Outcome.REQUEST_MISMATCH)
+        before = await self._known_before(wanted)
+        if before is not None:
+            return await self._go_on(wanted, before)
         if len(wanted.lines) > 1:
             objection = await self._objection(wanted)
             if objection is not None:
@@ -82,30 +90,35 @@ class Reserving:
         if not first.replayed and len(wanted.lines) == 1:
             order = _as_taken(wanted, first)
             return OrderAnswer(outcome_of(order), order)
-        try:
-            if first.replayed:
-                return await self._again(wanted, first.shard)
-            return await self._take_others(wanted, first.shard)
-        except StockUnavailableError as failure:
-            # Some lines are held by now, and the same call again decides.
-            raise StockUnavailableError(Reason.OUTCOME_UNKNOWN, failure.detail) from failure
+        if first.replayed:
+            return await _begun(self._again(wanted, first.shard))
+        # Nobody else has come so far, so nobody has asked for a further line.
+        return await _begun(self._take_others(wanted, first.shard, are_new=True))
 
-    async def _is_taken(self, wanted: Wanted) -> bool:
-        """Whether the id is another order's, which has another first product, as far as can be told now.
+    async def _known_before(self, wanted: Wanted) -> Known | None:
+        """The order that has the id, as far as can be told now.
 
-        Of a first try nobody has heard; only what this process knows anyway is looked at.
+        Of a first try nobody has heard; only where this process saw the id is looked at.
         """
-        first = wanted.lines[0].product_id
         place = self._finder.remembered(wanted.order_id)
         if place is not None:
-            return place.product_id != first
-        if wanted.attempt == 1:
-            return False
+            return await self._finder.look_at(wanted.order_id, place)
+        return None if wanted.attempt == 1 else await self._found(wanted)
+
+    async def _found(self, wanted: Wanted) -> Known | None:
         try:
-            known = await self._finder.find(wanted.order_id, first)
+            known = await self._finder.find(wanted.order_id, wanted.lines[0].product_id)
         except StockUnavailableError:
-            return False
-        return known is not None and known.order is not None and known.order.first_product != first
+            return None
+        return known if known is not None and known.order is not None else None
+
+    async def _go_on(self, wanted: Wanted, known: Known) -> OrderAnswer:
+        """The id has an order: this one, or one that begins otherwise."""
+        assert known.order is not None
+        if not wanted.begins_as(known.order):
+            return OrderAnswer(Outcome.REQUEST_MISMATCH)
+        self._finder.remember(wanted.order_id, Place(known.partition, known.order.first_product))
+        return await _begun(self._again(wanted, known.partition))
 
     async def _objection(self, wanted: Wanted) -> Answer | None:
         """Why a line can never be held, as far as that is known without holding any."""
@@ -128,7 +141,7 @@ class Reserving:
         if not wanted.is_as(order):
             return OrderAnswer(Outcome.REQUEST_MISMATCH)
         if order.state is OrderState.PENDING:
-            return await self._take_others(wanted, partition)
+            return await self._take_others(wanted, partition, are_new=False)
         if order.state is OrderState.HELD and wanted.sells:
             return await self._sell_held(wanted, partition)
         answer = await self._told(partition, order, replayed=True)
@@ -136,11 +149,13 @@ class Reserving:
             await self._stock.outlive_notes(line.product_id for line in order.held)
         return answer
 
-    async def _take_others(self, wanted: Wanted, partition: int) -> OrderAnswer:
+    async def _take_others(self, wanted: Wanted, partition: int, *, are_new: bool) -> OrderAnswer:
+        """`are_new`: nobody has asked for these lines before, so others may stand in for their homes."""
         if not self._waits:
             # In every durability a replica must know of the order before a line elsewhere follows.
             await self._decide(wanted, partition, Wish.LOOK)
-        given = await self._stock.deduct([_further(wanted, line) for line in wanted.lines[1:]])
+        others = [_further(wanted, line) for line in wanted.lines[1:]]
+        given = await self._stock.deduct(others, is_new=are_new)
         if any(answer.outcome in UNDECIDED for answer in given):
             # The same call again goes on from here; if none comes, a keeper gives the order up.
             return OrderAnswer(Outcome.UNAVAILABLE, reason=Reason.OUTCOME_UNKNOWN)
@@ -181,8 +196,18 @@ class Reserving:
             return OrderAnswer(Outcome.RELEASED, replayed=True)
         return await self._again(wanted, known.partition)
 
+    async def _overtaken(self, wanted: Wanted) -> OrderAnswer:
+        """A stand-in was barred from this first copy, because another one went home: it has placed the
+        order, or is about to, or has ended on its way."""
+        known = await self._found(wanted)
+        if known is not None:
+            return await self._go_on(wanted, known)
+        return OrderAnswer(Outcome.UNAVAILABLE, reason=Reason.OUTCOME_UNKNOWN)
+
     async def _refused(self, wanted: Wanted, first: Answer) -> OrderAnswer:
         """The first line cannot be had; the caller is told of the others that cannot, either."""
+        if first is BARRED:
+            return await self._overtaken(wanted)
         if first.outcome is Outcome.REQUEST_MISMATCH and first.reason is Reason.RESOLVED_NEVER:
             return await self._released(wanted)
         if first.outcome is not Outcome.INSUFFICIENT_STOCK:
@@ -195,35 +220,12 @@ class Reserving:
         return OrderAnswer(first.outcome, replayed=first.replayed, short=short)
 
 
-def outcome_of(order: Order) -> Outcome:
-    """An order's state as an outcome."""
-    return _OUTCOMES[order.state]
-
-
-def answer_of(order: Order, *, replayed: bool) -> OrderAnswer:
-    """An order's state as an answer."""
-    outcome = outcome_of(order)
-    if outcome is Outcome.UNAVAILABLE:
-        return OrderAnswer(outcome, order, reason=Reason.ORDER_PENDING)
-    if order.state is OrderState.REFUSED:
-        short = tuple(
-            Line(each.product_id, each.quantity) for each in order.held if each.place == NOWHERE
-        )
-        return OrderAnswer(outcome, order, replayed=replayed, short=short)
-    return OrderAnswer(outcome, order, replayed=replayed)
-
-
-_OUTCOMES = {
-    OrderState.PENDING: Outcome.UNAVAILABLE,
-    OrderState.HELD: Outcome.HELD,
-    OrderState.CONFIRMED: Outcome.CONFIRMED,
-    OrderState.RELEASED: Outcome.RELEASED,
-    OrderState.EXPIRED: Outcome.EXPIRED,
-    OrderState.REFUSED: Outcome.INSUFFICIENT_STOCK,
-    OrderState.RETAKING: Outcome.UNAVAILABLE,
-    OrderState.RETAKEN: Outcome.RETAKEN,
-    OrderState.REFUND_REQUIRED: Outcome.REFUND_REQUIRED,
-}
+async def _begun(work: Awaitable[OrderAnswer]) -> OrderAnswer:
+    """The answer of work on an order that holds something by now: the same call again decides."""
+    try:
+        return await work
+    except StockUnavailableError as failure:
+        raise StockUnavailableError(Reason.OUTCOME_UNKNOWN, failure.detail) from failure
 
 
 def _further(wanted: Wanted, line: Line) -> Deduction:

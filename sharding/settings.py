@@ -37,6 +37,10 @@ class StockSettings(BaseSettings):
     """Requests that one generation of one partition's records may hold."""
     tombstone_cap: Annotated[int, Field(ge=1_000, le=100_000_000)] = 1_000_000
     """The same for requests that were refused for good or resolved as never sent."""
+    backlog_max: Annotated[int, Field(ge=100, le=100_000_000)] = 500_000
+    """Events of one partition that may wait for the ledger; then nothing is sold or held there until
+    half of them wait. Far more than the events of some seconds: workers say once a second how far the
+    ledger is."""
 
     @field_validator("redis_nodes")
     @classmethod

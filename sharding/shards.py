@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgpack import packb
+
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
 from sharding.errors import StockUnavailableError
-from sharding.events import EventId, Status
+from sharding.events import Counts, EventId, Repair, Status
 from sharding.outcomes import Reason, State
 from sharding.packing import NO_REQUESTS
 from sharding.placement import Layout, ledger_of
-from sharding.plans import LoadPlan
+from sharding.plans import NEVER_FROZEN, Freeze, LoadPlan
 from sharding.scripts import script
 
 GATHERING_MS = 50
@@ -31,7 +33,12 @@ _STATE = script("state")
 _CLOSE = script("close")
 _RESOLVE = script("resolve")
 _UNDO = script("undo")
+_RECALL = script("recall")
 _TELL = script("tell")
+_BUFFER = script("buffer")
+_MARK = script("mark")
+_REPAIR = script("repair")
+_FREEZE = script("freeze")
 
 
 class Served(NamedTuple):
@@ -92,6 +99,8 @@ class ShardReading(NamedTuple):
     state: State
     frozen: bool
     serves: bool
+    released: int
+    """Units of the buffer that came in here since the product was loaded."""
     last_out: dict[int, int]
     open_transfers: tuple[OpenTransfer, ...]
 
@@ -121,6 +130,23 @@ class Taken(NamedTuple):
     numbers: tuple[int, ...]
 
 
+class Brought(NamedTuple):
+    """What became of units of the buffer: `word` as buffer.lua returns it, and how many came in."""
+
+    word: str
+    units: int = 0
+
+
+class Marker(NamedTuple):
+    """An entry of a shard's stream that tells its counts; `damaged` names those that no script has
+    written."""
+
+    partition: int
+    event_id: EventId
+    damaged: str
+    counts: Counts
+
+
 class MissingShardError(Exception):
     """A shard's key is not there: the product was never loaded, or the key was deleted."""
 
@@ -135,6 +161,8 @@ class Mode(StrEnum):
     """The requests' home is away and this shard stands in for it."""
     LOOK = "look"
     """Only what is remembered is answered."""
+    BAR = "bar"
+    """The same, and what is not remembered is never taken here by a visit."""
 
 
 class _Keys(NamedTuple):
@@ -180,6 +208,7 @@ class Shards:
         self._layout = str(layout.version)
         self._numbers = {p: str(shard) for shard, p in enumerate(self.partitions)}
         self._caps = (str(settings.record_cap), str(settings.tombstone_cap))
+        self._backlog_max = str(settings.backlog_max)
         self._keys: dict[int, _Keys] = {}
 
     async def deduct(
@@ -198,12 +227,14 @@ class Shards:
                 self._product,
                 self._layout,
                 *self._caps,
+                self._backlog_max,
                 self._number(partition),
                 str(partition),
                 mode,
                 requests,
             ),
-            lane=LaneKind.WRITE,
+            # In every durability a replica must know of a bar before the home acts.
+            lane=LaneKind.MOVE if mode is Mode.BAR else LaneKind.WRITE,
             hasty=hasty,
         )
         return _served(reply, partition, may_echo=may_echo)
@@ -219,6 +250,7 @@ class Shards:
                 self._product,
                 self._layout,
                 *self._caps,
+                self._backlog_max,
                 self._number(transfer.receiver),
                 str(transfer.receiver),
                 requests,
@@ -283,16 +315,129 @@ class Shards:
         )
         return _word(reply)
 
-    async def tell(self, partition: int, *, epoch: int, version: int, serves: bool) -> str:
-        """Tell one shard of a layout. Returns the script's word."""
+    async def bring_buffer(self, partition: int, *, epoch: int, released: int) -> Brought:
+        """Let what the ledger has released of the buffer arrive at the product's first shard."""
+        reply = await self._cluster.run(
+            _BUFFER,
+            partition,
+            self._keys_of(partition).shard,
+            (self._product, str(epoch), str(released)),
+            lane=LaneKind.MOVE,
+        )
+        word = _word(reply)
+        if word != "done":
+            return Brought(word)
+        units = reply[3]
+        assert isinstance(units, int)
+        return Brought(word, units)
+
+    async def recall(self, partition: int, requests: bytes) -> int:
+        """Have a shard remember packed requests that were sold elsewhere; returns how many were news.
+
+        A node that is away is not waited for.
+        """
+        keys_ = self._keys_of(partition)
+        reply = await self._cluster.run(
+            _RECALL,
+            partition,
+            (keys_.shard[0], *keys_.memory),
+            (self._product, self._number(partition), requests),
+            lane=LaneKind.MOVE,
+            hasty=True,
+        )
+        _word(reply)
+        assert isinstance(reply[3], int)
+        return reply[3]
+
+    async def tell(
+        self,
+        partition: int,
+        *,
+        epoch: int,
+        version: int,
+        serves: bool,
+        freeze: Freeze = NEVER_FROZEN,
+    ) -> str:
+        """Tell one shard of a layout, and whether the product is frozen. Returns the script's word."""
         reply = await self._cluster.run(
             _TELL,
             partition,
             (*self._keys_of(partition).shard, self._keys_of(partition).orders[1]),
-            (self._product, str(epoch), str(version), str(int(serves))),
+            (
+                self._product,
+                str(epoch),
+                str(version),
+                str(int(serves)),
+                str(freeze.version),
+                str(int(freeze.frozen)),
+            ),
             lane=LaneKind.MOVE,
         )
         return _word(reply)
+
+    async def mark(self, partition: int, *, epoch: int) -> Marker | None:
+        """Have one shard's counts told in its stream; None: it has another epoch."""
+        reply = await self._cluster.run(
+            _MARK,
+            partition,
+            self._keys_of(partition).shard,
+            (self._product, str(epoch)),
+            lane=LaneKind.WRITE,
+        )
+        if _word(reply) != "done":
+            return None
+        _, generation, number, damaged, *counts = reply
+        assert isinstance(generation, int)
+        assert isinstance(number, int)
+        assert isinstance(damaged, bytes)
+        units = [each for each in counts if isinstance(each, int)]
+        event_id = EventId(generation, number)
+        return Marker(partition, event_id, damaged.decode(), Counts(*units))
+
+    async def repair(
+        self, partition: int, repair: Repair, *, epoch: int, call: str, reason: str
+    ) -> tuple[str, bool]:
+        """Enter a compensation. Returns the script's word, and whether this very call entered it."""
+        reply = await self._cluster.run(
+            _REPAIR,
+            partition,
+            self._keys_of(partition).shard,
+            (
+                self._product,
+                str(epoch),
+                str(repair.drift_id),
+                call,
+                packb(repair.live),
+                packb(repair.ledger),
+                repair.actor,
+                reason,
+            ),
+            lane=LaneKind.MOVE,
+        )
+        word = _word(reply)
+        return word, word == "done" and reply[3] == 1
+
+    async def freeze(self, partition: int, freeze: Freeze) -> None:
+        """Tell one shard of the last decision to stop or to resume the sale, open or not."""
+        reply = await self._cluster.run_unfenced(
+            _FREEZE,
+            partition,
+            self._keys_of(partition).shard[1:2],
+            (str(freeze.version), str(int(freeze.frozen))),
+            lane=LaneKind.MOVE,
+        )
+        if _word(reply) != "done":
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} stock")
+
+    async def freeze_of(self, partition: int) -> Freeze:
+        """The last such decision that one shard knows; none of a shard without a key."""
+        key = self._keys_of(partition).shard[1]
+        reply = await self._cluster.command(
+            partition, "HMGET", key, "freeze", "frozen", lane=LaneKind.READ, hasty=True
+        )
+        assert isinstance(reply, list)
+        version, frozen = reply
+        return Freeze(int(version or 0), frozen=frozen == b"1")
 
     async def ack(self, transfer: OpenTransfer) -> None:
         """Close a take's note, after its put."""
@@ -391,6 +536,7 @@ class Shards:
         request_id: str,
         quantity: int,
         reason: str,
+        actor: str = "",
         look: bool = False,
     ) -> Served:
         """`restock` or `remove` units at one shard; `look`: only say whether it was done there."""
@@ -401,7 +547,7 @@ class Shards:
             _RESTOCK if kind == "restock" else _REMOVE,
             partition,
             keys_.shard + keys_.memory,
-            (self._product, layout, self._caps[0], request_id, str(quantity), reason),
+            (self._product, layout, self._caps[0], request_id, str(quantity), reason, actor),
             lane=LaneKind.WRITE,
         )
         _word(reply)
@@ -430,6 +576,8 @@ class Shards:
                 str(plan.sold_before),
                 " ".join(map(str, plan.former_shards)),
                 str(plan.max_per_user),
+                str(plan.freeze.version),
+                str(int(plan.freeze.frozen)),
             ),
             lane=LaneKind.MOVE,
         )
@@ -537,6 +685,7 @@ def _parsed(partition: int, reply: Sequence[object]) -> ShardReading:
         state=_state(fields[b"state"]),
         frozen=fields[b"frozen"] != b"0",
         serves=fields.get(b"serves") != b"0",
+        released=int(fields.get(b"released", b"0")),
         last_out={receiver: int(number) for receiver, (number, _) in notes.items()},
         open_transfers=tuple(
             OpenTransfer(partition, receiver, int(number), int(units))

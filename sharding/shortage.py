@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from sharding.answers import INSUFFICIENT, MISSING, SOLD_OUT, answers, unavailable
+from sharding.answers import INSUFFICIENT, MISSING, SOLD_OUT, answers, may_pass, unavailable
 from sharding.errors import StockUnavailableError
 from sharding.metrics import StockMetrics
 from sharding.notes import NOTE_S, Note
@@ -97,9 +97,11 @@ class Shortage:
         return note
 
     @property
-    def is_proving(self) -> bool:
-        """Whether the shards are being read just now."""
-        return self._surveys.is_running
+    def wants_renewal(self) -> bool:
+        """Whether the note is about to end, and nobody reads the shards anew just now."""
+        note = self._note
+        now_s = asyncio.get_running_loop().time()
+        return note is not None and note.is_ageing(now_s) and not self._surveys.is_running
 
     def forget_note(self) -> None:
         """Units have come in."""
@@ -330,10 +332,7 @@ def unknown_if_echoing(answer: Answer, *, is_echoing: bool) -> Answer:
 
 
 def _while_it_may_run(answer: Answer) -> Answer:
-    """A user's limit may have room again by the time a lost try runs."""
-    if answer.outcome is Outcome.USER_LIMIT:
-        return unavailable(Reason.OUTCOME_UNKNOWN)
-    return answer
+    return unavailable(Reason.OUTCOME_UNKNOWN) if may_pass(answer) else answer
 
 
 def _reason(failure: StockUnavailableError) -> Reason:

@@ -6,16 +6,19 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from sharding.answers import CLOSED, SOLD_OUT, unavailable
+from sharding.auditing import Auditing, Marked
 from sharding.balancing import Balancing
+from sharding.batches import Batch
 from sharding.catalogue import Catalogue, Product
 from sharding.cluster import Cluster
 from sharding.corrections import CLOSED_LOOKS, Correction, Corrections
 from sharding.directory import Directory, Listing
 from sharding.errors import StockUnavailableError
-from sharding.events import EventId
-from sharding.home import Batch, Group, Home, HomeContext, refuse
+from sharding.events import EventId, Repair
+from sharding.freezing import Freezing
+from sharding.home import Group, Home, HomeContext, refuse
 from sharding.layouts import Layouts
-from sharding.loading import Loading
+from sharding.loading import AskFreeze, Loading
 from sharding.metrics import StockMetrics
 from sharding.notes import NOTE_S, Note
 from sharding.outcomes import (
@@ -29,7 +32,8 @@ from sharding.outcomes import (
     State,
 )
 from sharding.placement import Layout, home_shard
-from sharding.plans import LoadPlan
+from sharding.plans import Freeze, LoadPlan
+from sharding.recalling import Recalling
 from sharding.resolving import Resolving
 from sharding.shards import Found, MissingShardError, OpenTransfer, ShardReading, Shards
 from sharding.shortage import Survey
@@ -67,13 +71,20 @@ class Stock:
         self._balancing = Balancing(self._catalogue)
         self._layouts = Layouts(cluster, directory, self._catalogue, self._balancing)
         self._resolving = Resolving(cluster, directory)
+        self._auditing = Auditing(cluster, directory)
+        self._freezing = Freezing(cluster, directory)
+        self._recalling = Recalling(cluster)
         self._reroute_s_max = cluster.settings.redis_patience_ms / 1_000
         self._queued = 0
 
-    def deduct(self, deductions: Sequence[Deduction]) -> asyncio.Future[list[Answer]]:
+    def deduct(
+        self, deductions: Sequence[Deduction], *, is_new: bool = False
+    ) -> asyncio.Future[list[Answer]]:
         """Take units for each request that stands alone; the answers come in the same order.
 
-        Never raises for a request: a failure is its answer.
+        All of them are lines of orders, or none is. `is_new`: nobody has ever asked for them before,
+        even if their `attempt` has their refusal remembered. Never raises for a request: a failure is
+        its answer.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[list[Answer]] = loop.create_future()
@@ -92,7 +103,8 @@ class Stock:
             product_id = deduction[1]
             group = by_product.get(product_id)
             if group is None:
-                group = by_product[product_id] = Group([], [], batch, since_s)
+                group = Group([], [], batch, since_s, is_new=is_new)
+                by_product[product_id] = group
             group.requests.append(deduction)
             group.positions.append(position)
         for product_id, group in by_product.items():
@@ -122,25 +134,27 @@ class Stock:
         raise StockUnavailableError(reason, f"product {product_id}")
 
     async def restock(
-        self, product_id: int, *, request_id: str, quantity: int, reason: str
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str = ""
     ) -> Answer:
         """Add units once per request id. DEDUCTED means that it was applied."""
-        wanted = Correction("restock", product_id, request_id, quantity, reason)
+        wanted = Correction("restock", product_id, request_id, quantity, reason, actor)
         return await self._tasks.whole(self._corrections.apply(wanted), "restock")
 
     async def remove(
-        self, product_id: int, *, request_id: str, quantity: int, reason: str
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str = ""
     ) -> Answer:
         """Take unsold units away once per request id. DEDUCTED means that it was applied."""
-        wanted = Correction("remove", product_id, request_id, quantity, reason)
+        wanted = Correction("remove", product_id, request_id, quantity, reason, actor)
         return await self._tasks.whole(self._corrections.apply(wanted), "remove")
 
-    async def load(self, plan: LoadPlan) -> None:
+    async def load(self, plan: LoadPlan, *, ask_freeze: AskFreeze | None = None) -> None:
         """Put a product's units into its shards and open them. Repeating it changes nothing.
 
-        LoadConflictError if a shard is in another epoch; StockUnavailableError: call again.
+        `ask_freeze` is called when all shards are there, before the first one opens: what it says
+        counts, and not the plan's. LoadConflictError if a shard is in another epoch;
+        StockUnavailableError: call again.
         """
-        await self._tasks.whole(self._loading.load(plan), "load")
+        await self._tasks.whole(self._loading.load(plan, ask_freeze), "load")
 
     async def close(self, product_id: int, epoch: int) -> int:
         """Stop every shard, finish transfers, give the units back; returns the number of shards.
@@ -158,6 +172,13 @@ class Stock:
     async def locate(self, product_id: int, request_id: str) -> Found | Answer:
         """Decide a request as `resolve` does, and say where its record is."""
         return await self._tasks.whole(self._resolving.find(product_id, request_id), "locate")
+
+    async def recall(
+        self, product_id: int, layout: Layout, sold: Sequence[Deduction]
+    ) -> list[Deduction]:
+        """Remember requests that were sold from the ledger's buffer. See Recalling.recall."""
+        work = self._recalling.recall(product_id, layout, sold)
+        return await self._tasks.whole(work, "recall")
 
     async def change_layout(
         self, product_id: int, *, version: int, shards: int, cause: str
@@ -204,6 +225,50 @@ class Stock:
         if word not in ("done", "passed"):
             raise StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} {word}")
         return word == "done"
+
+    async def bring_buffer(self, product_id: int, *, epoch: int, released: int) -> int | None:
+        """Put units on sale that the ledger has taken out of the buffer: of the `released` ones of this
+        epoch all that have not come yet, however often and late it is called. Returns how many came;
+        None: the product was closed, and the ledger has them.
+
+        Ends when no process refuses anybody any more by a proof from before. StockUnavailableError.
+        """
+        return await self._tasks.whole(
+            self._bring_buffer(product_id, epoch, released), "bring buffer"
+        )
+
+    async def _bring_buffer(self, product_id: int, epoch: int, released: int) -> int | None:
+        shards = Shards(self._cluster, product_id, Layout(0, 1))
+        (base,) = shards.partitions
+        try:
+            word, units = await shards.bring_buffer(base, epoch=epoch, released=released)
+        except MissingShardError:
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
+        if word == "loading":
+            raise StockUnavailableError(Reason.PRODUCT_LOADING, f"product {product_id}")
+        if word == "passed":
+            return None
+        await self.outlive_notes([product_id])
+        return units
+
+    async def mark(self, product_id: int) -> Marked | None:
+        """Have every shard's counts told in its stream; see Auditing.mark."""
+        return await self._tasks.whole(self._auditing.mark(product_id), "mark")
+
+    async def repair(
+        self, product_id: int, partition: int, repair: Repair, *, epoch: int, reason: str
+    ) -> bool:
+        """Compensate a difference from the ledger, once; see Auditing.repair."""
+        work = self._auditing.repair(product_id, partition, repair, epoch=epoch, reason=reason)
+        return await self._tasks.whole(work, "repair")
+
+    async def freeze(self, product_id: int, freeze: Freeze) -> frozenset[int]:
+        """Stop or resume the sale at every shard that can be reached; see Freezing.apply."""
+        return await self._tasks.whole(self._freezing.apply(product_id, freeze), "freeze")
+
+    async def freeze_at(self, partition: int, product_id: int, freeze: Freeze) -> None:
+        """The same at one partition, open or not; see Freezing.apply_at."""
+        await self._freezing.apply_at(partition, product_id, freeze)
 
     async def open_transfers(self, product_id: int) -> frozenset[OpenTransfer]:
         """The transfers of a product that are open now. StockUnavailableError."""
@@ -293,7 +358,7 @@ class Stock:
         refused = note.refuses(group.requests)
         if not refused:
             return group
-        if note.is_ageing(asyncio.get_running_loop().time()) and not product.shortage.is_proving:
+        if product.shortage.wants_renewal:
             self._tasks.spawn(product.shortage.renew_note(), "renew note")
         self.metrics.noted_refusals.inc(len(refused))
         if len(refused) == len(group.requests):
@@ -414,7 +479,8 @@ def _product_stock(product_id: int, listing: Listing, seen: Survey) -> ProductSt
         frozen=any(reading.frozen for reading in seen.readings),
         layout_version=listing.layout.version,
         epoch=listing.epoch,
-        buffer=listing.buffer,
+        # One hash has both the released units and how many they are, so no reading sees them twice.
+        buffer=listing.buffer - seen.readings[0].released,
         sold_before=listing.sold_before,
         shards=tuple(_shard_stock(i, reading) for i, reading in enumerate(seen.readings)),
         serving=listing.layout.shards,

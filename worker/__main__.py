@@ -6,7 +6,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import NoReturn, Protocol
 
@@ -18,10 +18,13 @@ from pydantic import ValidationError
 from structlog.tracebacks import ExceptionDictTransformer
 
 from ledger.agreement import ANSWER_S, Agreement
+from ledger.audits import Audits
+from ledger.buffers import Buffers
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database, backoff_s, databases
 from ledger.demand import Demand
 from ledger.errors import (
+    EngineDiffersError,
     LedgerUnavailableError,
     PartitionsDifferError,
     SchemaError,
@@ -29,6 +32,7 @@ from ledger.errors import (
 )
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
+from ledger.freezes import Freezes
 from ledger.journal import Journal
 from ledger.layouts import Layouts
 from ledger.leases import Leases
@@ -37,8 +41,9 @@ from ledger.openings import Openings
 from ledger.outbox import Outbox
 from ledger.products import Products
 from ledger.raw_events import RawEvents
-from ledger.servers import Place, together
+from ledger.sales_mode import Modes
 from ledger.settings import explain
+from ledger.untold import UntoldSales
 from sharding.cluster import Cluster
 from sharding.errors import PartitionCountError, ServerCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
@@ -47,12 +52,17 @@ from sharding.partitions import Partitions
 from sharding.settings import parse_address
 from sharding.stock import Stock
 from worker.applier import Applier
+from worker.audit import Audit
+from worker.breaker import Breaker, Suspects
+from worker.buffers import BufferKeeper, Releases
 from worker.demand import DemandKeeper
 from worker.drain import Drain
 from worker.expiry import Expiry
+from worker.freezes import FreezeKeeper, PartitionFreezes
 from worker.keeper import Keeper
 from worker.layouts import Reshaper
 from worker.metrics import WorkerMetrics
+from worker.modes import Leaving
 from worker.outbox import Errands, Undos
 from worker.settings import WorkerSettings
 from worker.share import Share, Shares
@@ -66,6 +76,7 @@ START_ATTEMPT_MAX = 8
 STOP_GRACE_S = 5.0
 _WRONG_SET_UP = (
     SchemaError,
+    EngineDiffersError,
     PartitionsDifferError,
     ServersDifferError,
     PartitionCountError,
@@ -115,21 +126,19 @@ async def _work(
         resources.push_async_callback(orders.drain)
         metrics = WorkerMetrics(registry, servers=len(servers))
         partitions = Partitions(cluster, partitions=settings.partitions)
-        workers = [
-            _OfServer(
-                Place(index, len(servers)),
-                database,
+        work = servers.each(
+            lambda each: _OfServer(
+                each,
+                Journal(each, ledger_metrics, failpoints),
                 stock,
                 partitions,
-                Journal(database, ledger_metrics, failpoints),
                 settings,
-                metrics.of(index),
+                metrics.of(each.place.index),
                 failpoints,
             )
-            for index, database in enumerate(servers.all)
-        ]
-        resources.push_async_callback(_end_all, [each.tenancy for each in workers])
-        shares = Shares([each.share for each in workers])
+        )
+        resources.push_async_callback(work.from_all, _OfServer.end)
+        shares = Shares([each.share for each in work.all])
         loops: dict[str, _Loop] = {
             "expiry": Expiry(shares, orders, metrics),
             "keeper": Keeper(
@@ -137,15 +146,14 @@ async def _work(
                 partitions,
                 Openings(servers.all[0]),
                 servers.each(Checkpoints),
+                servers.each(lambda each: PartitionFreezes(Freezes(each), stock)),
                 settings,
                 metrics,
                 failpoints,
             ),
-            **{
-                f"ledger {index}": _WhenReady(agreement, index, each.loops())
-                for index, each in enumerate(workers)
-            },
         }
+        for index, each in enumerate(work.all):
+            loops[f"ledger {index}"] = _WhenReady(agreement, index, each.loops())
         await _run_until_stopped(stop, loops)
 
 
@@ -158,33 +166,38 @@ class _OfServer:
 
     def __init__(
         self,
-        place: Place,
         database: Database,
+        journal: Journal,
         stock: Stock,
         partitions: Partitions,
-        journal: Journal,
         settings: WorkerSettings,
         metrics: WorkerMetrics,
         failpoints: Failpoints,
     ) -> None:
         self._database = database
+        self._journal = journal
         self._stock = stock
         self._partitions = partitions
-        self._journal = journal
         self._settings = settings
         self._metrics = metrics
         self._failpoints = failpoints
-        self.share = Share(metrics, trim_lag_s=settings.trim_lag_s, place=place)
+        self.share = Share(metrics, trim_lag_s=settings.trim_lag_s, place=database.place)
         leases = Leases(database, worker=_name(), ttl_s=settings.lease_ttl_s)
-        self.tenancy = Tenancy(self.share, leases, metrics, ttl_s=settings.lease_ttl_s)
+        self._tenancy = Tenancy(self.share, leases, metrics, ttl_s=settings.lease_ttl_s)
+
+    async def end(self) -> None:
+        """Give the leases back."""
+        await self._tenancy.end()
 
     def loops(self) -> Mapping[str, _Loop]:
         """By name."""
         return {
-            "tenancy": self.tenancy,
+            "tenancy": self._tenancy,
             **self._of_streams(),
             **self._of_stock(),
+            **self._of_buffers(),
             **self._of_layouts(),
+            **self._of_audits(),
         }
 
     def _of_streams(self) -> Mapping[str, _Loop]:
@@ -201,6 +214,7 @@ class _OfServer:
         )
         upkeep = LedgerUpkeep(
             self.share,
+            database,
             RawEvents(database),
             EventsFeed(database),
             Products(database),
@@ -212,13 +226,32 @@ class _OfServer:
     def _of_stock(self) -> Mapping[str, _Loop]:
         """What carries the ledger's findings back to the live stock."""
         outbox, metrics = Outbox(self._database), self._metrics
-        undos, transfers = (
-            Undos(self._stock, outbox, metrics),
-            Transfers(self._stock, outbox, metrics),
-        )
+        undos = Undos(self._stock, outbox, metrics)
+        transfers = Transfers(self._stock, outbox, metrics)
         return {
             "undos": Errands(self.share, outbox, undos, metrics),
             "transfers": Errands(self.share, outbox, transfers, metrics),
+        }
+
+    def _of_buffers(self) -> Mapping[str, _Loop]:
+        """What releases buffers, brings what was released on sale, and ends the buffer's mode."""
+        database, stock, metrics = self._database, self._stock, self._metrics
+        outbox, partitions = Outbox(database), self._settings.partitions
+        buffers = Buffers(database, partitions=partitions)
+        releases = Releases(stock, buffers, outbox, metrics, self._failpoints)
+        return {
+            "releases": Errands(self.share, outbox, releases, metrics),
+            "buffers": BufferKeeper(self.share, stock, buffers, metrics, partitions=partitions),
+            "leaving": Leaving(
+                self.share,
+                self._partitions,
+                stock,
+                Modes(database),
+                Checkpoints(database),
+                UntoldSales(database),
+                metrics,
+                self._failpoints,
+            ),
         }
 
     def _of_layouts(self) -> Mapping[str, _Loop]:
@@ -228,6 +261,29 @@ class _OfServer:
         return {
             "layouts": Reshaper(self.share, self._stock, layouts, settings, metrics),
             "demand": DemandKeeper(self.share, self._stock, demand, layouts, settings, metrics),
+        }
+
+    def _of_audits(self) -> Mapping[str, _Loop]:
+        """What compares live stock and ledger, and stops the sale of what may be oversold."""
+        database, stock = self._database, self._stock
+        settings, metrics, share = self._settings, self._metrics, self.share
+        audits, freezes = Audits(database), Freezes(database)
+        checkpoints, suspects = Checkpoints(database), Suspects()
+        return {
+            "audit": Audit(
+                share,
+                stock,
+                Products(database),
+                audits,
+                checkpoints,
+                suspects,
+                settings,
+                metrics,
+            ),
+            "breaker": Breaker(
+                share, stock, freezes, audits, checkpoints, suspects, settings, metrics
+            ),
+            "freezes": FreezeKeeper(share, stock, freezes, settings, metrics),
         }
 
 
@@ -240,15 +296,11 @@ class _WhenReady:
         self._loops = loops
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`. SchemaError, PartitionsDifferError, ServersDifferError."""
+        """Until `stop`; the same errors as those of `_ledger_ready`."""
         await _ledger_ready(self._agreement, self._index, stop)
         async with asyncio.TaskGroup() as tasks:
             for name, loop in self._loops.items():
                 tasks.create_task(loop.run(stop), name=f"{name} {self._index}")
-
-
-async def _end_all(tenancies: Sequence[Tenancy]) -> None:
-    await together([tenancy.end() for tenancy in tenancies])
 
 
 async def _run_until_stopped(stop: asyncio.Event, loops: Mapping[str, _Loop]) -> None:
@@ -286,7 +338,7 @@ async def _some_ledger_ready(agreement: Agreement, servers: int, stop: asyncio.E
 async def _ledger_ready(agreement: Agreement, index: int, stop: asyncio.Event) -> None:
     """Wait for a MySQL server however long it takes.
 
-    SchemaError, PartitionsDifferError, ServersDifferError if it is not ours.
+    SchemaError, EngineDiffersError, PartitionsDifferError, ServersDifferError if it is not ours.
     """
     attempt = 0
     while not stop.is_set():

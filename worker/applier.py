@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ledger.errors import BatchRefusedError, DuplicateEffectsError
 from ledger.journal import Journal
-from worker.merge import Chunk, Delivery, merge
+from ledger.merge import Chunk, Delivery, merge
 
 DUPLICATE_LOOKUPS_MAX = 3
 

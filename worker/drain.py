@@ -10,11 +10,11 @@ from ledger.checkpoints import Checkpoints
 from ledger.database import backoff_s
 from ledger.errors import CheckpointMovedError, LedgerError
 from ledger.failpoints import Failpoints
+from ledger.merge import Chunk, Delivery, cut, received
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.partitions import Partitions
 from worker.applier import Applier
-from worker.merge import Chunk, Delivery, cut, received
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 from worker.share import Share
@@ -68,17 +68,12 @@ class Drain:
     async def _round_or_backoff(self, stop: asyncio.Event) -> bool:
         """Whether anything was applied. The ledger's failures are waited out here."""
         try:
-            moved = await self._round(stop)
+            return await self._round(stop)
         except CheckpointMovedError as error:
             self._metrics.batches_lost.inc()
             self._forget(error.partitions)
         except LedgerError as error:
             await self._back_off(error, stop)
-        else:
-            if self._failures and moved:
-                log.info("the ledger takes events again")
-                self._failures = 0
-            return moved
         return False
 
     async def _round(self, stop: asyncio.Event) -> bool:
@@ -86,17 +81,21 @@ class Drain:
         self._failpoints.hit("worker.before_read")
         chunks = await self._gather(stop)
         if not chunks:
+            self._note_failures(0)  # nothing is left that could not be written
             return False
         self._failpoints.hit("worker.after_read")
         replicated = await self._replicated(chunks)
         for batch in cut(replicated, self._settings.batch_rows_max):
             await self._applier.apply(batch)
+            self._note_failures(0)
             self._note(batch)
         return bool(replicated)
 
     async def _load_checkpoints(self) -> None:
         unknown = self._share.owned - self._share.applied.keys()
-        for partition, checkpoint in (await self._checkpoints.of(unknown)).items():
+        found = await self._checkpoints.of(unknown)
+        self._partitions.learn(found)
+        for partition, checkpoint in found.items():
             self._share.advance(partition, checkpoint)
 
     async def _gather(self, stop: asyncio.Event) -> list[Chunk]:
@@ -251,8 +250,14 @@ class Drain:
         self._metrics.failures.labels("ledger").inc()
         if not self._failures:
             log.warning("the ledger takes no events, trying again", error=str(error))
-        self._failures = min(self._failures + 1, BACKOFF_ATTEMPT_MAX)
-        await wait_until(stop, backoff_s(self._failures))
+        self._note_failures(self._failures + 1)
+        await wait_until(stop, backoff_s(min(self._failures, BACKOFF_ATTEMPT_MAX)))
+
+    def _note_failures(self, in_a_row: int) -> None:
+        if self._failures and not in_a_row:
+            log.info("the ledger takes events again")
+        self._failures = in_a_row
+        self._metrics.ledger_failures_in_a_row.set(in_a_row)
 
 
 def _is_gap(before: EventId, after: EventId) -> bool:

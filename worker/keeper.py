@@ -17,9 +17,10 @@ from ledger.servers import PerServer, together
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
 from sharding.partitions import Checkpoint, PartitionHead, Partitions
+from worker.freezes import PartitionFreezes
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
-from worker.share import Shares
+from worker.share import Share, Shares
 from worker.waiting import wait_until
 
 TICK_S = 1.0
@@ -43,6 +44,7 @@ class Keeper:
         partitions: Partitions,
         openings: Openings,
         checkpoints: PerServer[Checkpoints],
+        freezes: PerServer[PartitionFreezes],
         settings: WorkerSettings,
         metrics: WorkerMetrics,
         failpoints: Failpoints,
@@ -52,6 +54,7 @@ class Keeper:
         self._openings = openings
         """The first MySQL server counts them; opening needs all of them."""
         self._checkpoints = checkpoints
+        self._freezes = freezes
         self._latest: dict[int, int] = {}
         self._settings = settings
         self._metrics = metrics
@@ -66,6 +69,8 @@ class Keeper:
         while not stop.is_set():
             if self._shares.is_leased:
                 await self._tick()
+            else:
+                await self._watch()
             await wait_until(stop, TICK_S)
 
     async def _tick(self) -> None:
@@ -78,6 +83,14 @@ class Keeper:
         if time.monotonic() >= self._housekeeping_due_s:
             self._housekeeping_due_s = time.monotonic() + HOUSEKEEPING_EVERY_S
             await asyncio.gather(*(self._tidy(partition) for partition in served))
+
+    async def _watch(self) -> None:
+        """The ledger is away, and the leases with it: show how far the last known shares are behind."""
+        await asyncio.gather(*(self._look_only(partition) for partition in self._shares.served))
+
+    async def _look_only(self, partition: int) -> None:
+        with contextlib.suppress(StockUnavailableError):  # said once there is a lease again
+            self._show(partition, await self._partitions.head(partition))
 
     async def _learn_openings(self, partitions: Sequence[int]) -> None:
         # A failure is said by the drain; what is known still holds.
@@ -92,6 +105,8 @@ class Keeper:
             head = await self._partitions.head(partition, opening=opening)
             if not head.is_open and partition in self._shares.owned:
                 head = await self._reopened(partition, head)
+            if head.is_open:
+                await self._note_applied(partition, head)
         except StockUnavailableError as error:
             self._shares.found(partition, is_open=False)
             self._metrics.redis_failures.labels(error.reason.value).inc()
@@ -99,9 +114,26 @@ class Keeper:
             return AWAY
         self._away.pop(partition, None)
         self._shares.found(partition, is_open=head.is_open)
-        for share in self._shares.all:
-            share.show_lag(partition, head.last(share.place.index), time.time())
+        self._show(partition, head)
         return head.reason
+
+    def _show(self, partition: int, head: PartitionHead) -> None:
+        for share in self._shares.all:
+            share.show(partition, head.stream(share.place.index), time.time())
+
+    async def _note_applied(self, partition: int, head: PartitionHead) -> None:
+        """Also after a failover that lost the last word of it. What fails is said again in a moment."""
+        for share in self._shares.all:
+            applied, known = (
+                has_applied(share, partition, head),
+                head.stream(share.place.index).applied,
+            )
+            if applied is None or (known is not None and known >= applied.number):
+                continue
+            try:
+                await self._partitions.note_applied(partition, applied, ledger=share.place.index)
+            except StockUnavailableError as error:
+                self._metrics.redis_failures.labels(error.reason.value).inc()
 
     def _note_away(self, partition: int, error: StockUnavailableError) -> None:
         """Said once per partition until it answers or the reason changes."""
@@ -116,6 +148,7 @@ class Keeper:
             return head
         try:
             async with asyncio.timeout(ANSWER_S):
+                await together([each.apply(partition) for each in self._freezes.all])
                 opening, checkpoints = await self._issued(partition, head)
             opened = await self._partitions.open(partition, checkpoints, opening=opening)
         except (LedgerError, TimeoutError):
@@ -166,6 +199,16 @@ class Keeper:
         self._reasons |= counts.keys()
         for reason in self._reasons:
             self._metrics.fenced.labels(reason).set(counts.get(reason, 0))
+
+
+def has_applied(share: Share, partition: int, head: PartitionHead) -> EventId | None:
+    """Up to which event a MySQL server has all of its own: the partition's last one where nothing of its
+    own stream waits; None where the share does not know."""
+    applied = share.applied.get(partition)
+    if applied is None:
+        return None
+    waits = head.stream(share.place.index).last > applied.id
+    return applied.id if waits else EventId(head.generation, head.number)
 
 
 class _Refusal:

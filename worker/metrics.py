@@ -4,6 +4,7 @@ Counters are of the process. Gauges of what belongs to one MySQL server have the
 there are several: its place in the setting, from 0 on.
 """
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Self
 
@@ -12,24 +13,28 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _ROWS_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
 
 
-class PartitionGauge:
-    """A gauge with a value for each partition."""
+class LedgerGauge:
+    """A gauge of what belongs to one MySQL server, its label the last one where there are several."""
 
     def __init__(self, gauge: Gauge, *ledger: str) -> None:
         self._gauge = gauge
         self._ledger = ledger
 
-    def set(self, partition: int, value: float) -> None:
-        """Show a partition's value."""
-        self._gauge.labels(str(partition), *self._ledger).set(value)
+    def set(self, value: float) -> None:
+        """Show the value."""
+        (self._gauge.labels(*self._ledger) if self._ledger else self._gauge).set(value)
 
-    def remove(self, partition: int) -> None:
-        """Show nothing of a partition any more."""
-        self._gauge.remove(str(partition), *self._ledger)
+    def labels(self, *labels: str) -> Gauge:
+        """The one with these other labels."""
+        return self._gauge.labels(*labels, *self._ledger)
 
-    def of(self, ledger: str) -> "PartitionGauge":
-        """The same for the streams of one server."""
-        return PartitionGauge(self._gauge, ledger)
+    def remove(self, *labels: str) -> None:
+        """Show the one with these other labels no more."""
+        self._gauge.remove(*labels, *self._ledger)
+
+    def of(self, ledger: str) -> "LedgerGauge":
+        """The same of one server."""
+        return LedgerGauge(self._gauge, ledger)
 
 
 class WorkerMetrics:
@@ -37,7 +42,11 @@ class WorkerMetrics:
 
     def __init__(self, registry: CollectorRegistry, *, servers: int = 1) -> None:
         self._servers = servers
-        by_ledger = ["ledger"] if servers > 1 else []
+
+        def of_server(name: str, text: str, labels: Sequence[str] = ()) -> LedgerGauge:
+            names = [*labels, "ledger"] if servers > 1 else labels
+            return LedgerGauge(Gauge(name, text, names, registry=registry))
+
         self.events = Counter(
             "inventory_worker_events_total",
             "Events applied to the ledger, by kind; malformed ones are dead letters",
@@ -61,6 +70,10 @@ class WorkerMetrics:
             ["source"],
             registry=registry,
         )
+        self.ledger_failures_in_a_row = of_server(
+            "inventory_worker_ledger_failures_in_a_row",
+            "Attempts to write events to the ledger that have failed since the last that did not",
+        )
         self.redis_failures = Counter(
             "inventory_worker_redis_failures_total",
             "Calls that a partition did not answer, by reason",
@@ -77,34 +90,28 @@ class WorkerMetrics:
             "Times that events which had been read were not in the stream any more, as after a failover",
             registry=registry,
         )
-        self.lag_entries = PartitionGauge(
-            Gauge(
-                "inventory_worker_stream_lag_entries",
-                "Events that are in a partition's stream but not in the ledger; at most, where there are"
-                " several servers",
-                ["partition", *by_ledger],
-                registry=registry,
-            )
+        self.lag_entries = of_server(
+            "inventory_worker_stream_lag_entries",
+            "Events that are in a partition's stream but not in the ledger; at most, where there are"
+            " several servers",
+            ["partition"],
         )
-        self.lag_seconds = PartitionGauge(
-            Gauge(
-                "inventory_worker_stream_lag_seconds",
-                "For how long the ledger has been behind a partition's stream at most",
-                ["partition", *by_ledger],
-                registry=registry,
-            )
+        self.lag_seconds = of_server(
+            "inventory_worker_stream_lag_seconds",
+            "For how long the ledger has been behind a partition's stream at most",
+            ["partition"],
         )
-        self.below_zero = Gauge(
+        self.behind = of_server(
+            "inventory_worker_partitions_behind",
+            "Partitions that sell and hold nothing because too many of their events wait for the ledger",
+        )
+        self.below_zero = of_server(
             "inventory_worker_products_below_zero",
             "Products with less than nothing available in the ledger; for long, it is an oversell",
-            by_ledger,
-            registry=registry,
         )
-        self.owned = Gauge(
+        self.owned = of_server(
             "inventory_worker_partitions_owned",
             "Partitions that this worker serves",
-            by_ledger,
-            registry=registry,
         )
         self.fenced = Gauge(
             "inventory_worker_partitions_fenced",
@@ -123,11 +130,14 @@ class WorkerMetrics:
             ["result"],
             registry=registry,
         )
-        self.undos_open = Gauge(
+        self.undos_open = of_server(
             "inventory_worker_undos_open",
             "Second effects in served partitions whose units have not come back",
-            by_ledger,
-            registry=registry,
+        )
+        self.outbox_failing = of_server(
+            "inventory_worker_outbox_failing",
+            "Open work on the live stock in served partitions that was put off three times or more",
+            ["kind"],
         )
         self.transfers_finished = Counter(
             "inventory_worker_transfers_finished_total",
@@ -140,10 +150,28 @@ class WorkerMetrics:
             ["reason"],
             registry=registry,
         )
-        self.transfers_stuck = Gauge(
+        self.transfers_stuck = of_server(
             "inventory_worker_transfers_stuck",
             "Transfers from served partitions that have been open for more than 10 seconds",
-            by_ledger,
+        )
+        self.buffer_releases = Counter(
+            "inventory_worker_buffer_releases_total",
+            "Attempts to bring units that left the buffer into the shards, by what they came to",
+            ["result"],
+            registry=registry,
+        )
+        self.buffer_releases_open = of_server(
+            "inventory_worker_buffer_releases_open",
+            "Releases of served partitions whose units have not come into the shards",
+        )
+        self.buffer_units = Counter(
+            "inventory_worker_buffer_units_total",
+            "Units of buffers that came into the shards",
+            registry=registry,
+        )
+        self.buffers_released = Counter(
+            "inventory_worker_buffers_released_total",
+            "Buffers that were released because a product had few units left",
             registry=registry,
         )
         self.layout_changes = Counter(
@@ -152,11 +180,9 @@ class WorkerMetrics:
             ["cause", "result"],
             registry=registry,
         )
-        self.layout_changes_open = Gauge(
+        self.layout_changes_open = of_server(
             "inventory_layout_changes_open",
             "Changes of shard counts of this worker's products that have not come to their end",
-            by_ledger,
-            registry=registry,
         )
         self.layout_changes_held_back = Counter(
             "inventory_layout_changes_held_back_total",
@@ -167,6 +193,10 @@ class WorkerMetrics:
             "inventory_levelled_units_total",
             "Units moved between shards to level them",
             registry=registry,
+        )
+        self.buffer_sales_untold = of_server(
+            "inventory_worker_buffer_sales_untold",
+            "Requests that were sold from the buffer and whose homes in the live stock do not answer",
         )
         self.orders_swept = Counter(
             "inventory_worker_orders_swept_total",
@@ -179,6 +209,34 @@ class WorkerMetrics:
             "Times that an order was put aside because its record or its hold makes no sense",
             registry=registry,
         )
+        self.audit_markers = Counter(
+            "inventory_worker_audit_markers_total",
+            "Shards whose counts were told in their stream, to be compared with the ledger's",
+            registry=registry,
+        )
+        self.audit_success = of_server(
+            "inventory_worker_audit_last_success_timestamp_seconds",
+            "When every shard of this worker's products was last known to be compared; at first, now",
+        )
+        self.drifts_open = of_server(
+            "inventory_worker_drifts_open",
+            "Shards of this worker's products that differ from the ledger",
+        )
+        self.drift_units = of_server(
+            "inventory_worker_drift_units",
+            "Units that these shards have elsewhere than the ledger has them",
+        )
+        self.trips = Counter(
+            "inventory_worker_breaker_trips_total",
+            "Products frozen because they may be oversold, by what spoke for it",
+            ["evidence"],
+            registry=registry,
+        )
+        self.frozen = of_server(
+            "inventory_worker_frozen_products",
+            "Products of this worker that are frozen, by who has stopped them",
+            ["cause"],
+        )
         self.orders_lag_seconds = Gauge(
             "inventory_worker_orders_lag_seconds",
             "For how long the oldest order of the served partitions has been due, or one of the"
@@ -190,18 +248,8 @@ class WorkerMetrics:
         """The same figures with the gauges of one MySQL server."""
         if self._servers == 1:
             return self
-        own, ledger = copy(self), str(server)
-        for name in _GAUGES_OF_A_SERVER:
-            setattr(own, name, getattr(self, name).labels(ledger))
-        own.lag_entries = self.lag_entries.of(ledger)
-        own.lag_seconds = self.lag_seconds.of(ledger)
+        own = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, LedgerGauge):
+                setattr(own, name, value.of(str(server)))
         return own
-
-
-_GAUGES_OF_A_SERVER = (
-    "below_zero",
-    "owned",
-    "undos_open",
-    "transfers_stuck",
-    "layout_changes_open",
-)

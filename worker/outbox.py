@@ -22,6 +22,8 @@ PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 30.0
 """Well below the shortest record_ttl_s: an undo whose answer was lost is known by its repeat."""
 DOUBLINGS_MAX = 10
+FAILING_AFTER = 3
+"""Attempts after which work that is put off once more counts as failing."""
 RETURNED = "returned"
 NOTHING_TO_RETURN = "nothing to return: the product was closed meanwhile"
 
@@ -66,9 +68,15 @@ class Errands:
             await asyncio.gather(*(self._drive(row) for row in rows))
             if time.monotonic() >= self._show_due_s:
                 self._show_due_s = time.monotonic() + SHOW_EVERY_S
-                await self._work.show(self._share.owned)
+                await self._show()
         except LedgerError:
             self._note_ledger_failure()
+
+    async def _show(self) -> None:
+        owned, kind = self._share.owned, self._work.kind
+        failing = await self._outbox.count_failing(kind, owned, attempts=FAILING_AFTER)
+        self._metrics.outbox_failing.labels(kind.value).set(failing)
+        await self._work.show(owned)
 
     async def _drive(self, row: OutboxRow) -> None:
         try:

@@ -34,9 +34,9 @@ class Lag:
         self.entries = 0
         self._behind_since_s: float | None = None
 
-    def seen(self, last: EventId, applied: EventId, now_s: float) -> None:
-        """Compare the last entry of the stream with the checkpoint."""
-        self.entries = max(0, last.number - applied.number)
+    def seen(self, last: int, applied: int, now_s: float) -> None:
+        """Compare the numbers of the stream's last event and of the last one that the ledger has."""
+        self.entries = max(0, last - applied)
         if not self.entries:
             self._behind_since_s = None
         elif self._behind_since_s is None:

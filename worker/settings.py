@@ -1,6 +1,6 @@
 """Settings of the worker, from environment variables INVENTORY_…"""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -27,10 +27,13 @@ class WorkerSettings(StockSettings, LedgerSettings, DemandSettings):
     """How long applied events stay in the streams."""
     raw_event_ttl_s: Annotated[int, Field(ge=60, le=864_000)] = 3_600
     """How long applied events stay in the ledger as they were, for recovery."""
-    event_ttl_s: Annotated[int, Field(ge=60, le=31_536_000)] = 604_800
-    """How long callers' events are kept for those who read them late."""
     cold_after_s: Annotated[int, Field(ge=1, le=86_400)] = 300
     """How long the demand for a product must stay low before it gets fewer shards."""
+
+    audit_every_s: Annotated[float, Field(ge=1, le=3_600)] = 60
+    """Within so long every shard of a product on sale is compared with the ledger."""
+    breaker: Literal["on", "off"] = "on"
+    """on: a product that may be oversold is frozen until an operator resumes its sale."""
 
     @field_validator("metrics_address")
     @classmethod

@@ -5,8 +5,7 @@ from time import monotonic
 
 from ledger.servers import ALONE, Place
 from sharding.errors import StockUnavailableError
-from sharding.events import EventId
-from sharding.partitions import Checkpoint
+from sharding.partitions import Checkpoint, StreamState
 from worker.metrics import WorkerMetrics
 from worker.progress import Lag, TrimPlan
 
@@ -30,6 +29,8 @@ class Share:
         """Known checkpoints; a missing one is to be read from the ledger."""
         self.trims: dict[int, TrimPlan] = {}
         self.lags: dict[int, Lag] = {}
+        self.behind: set[int] = set()
+        """Partitions that sell nothing of the server's products because too many events wait for it."""
 
     @property
     def is_leased(self) -> bool:
@@ -48,8 +49,8 @@ class Share:
         for partition in owned - self.owned:
             self.trims[partition] = TrimPlan(self._trim_lag_s)
             self.lags[partition] = Lag()
-            self._metrics.lag_entries.set(partition, 0)
-            self._metrics.lag_seconds.set(partition, 0)
+            self._metrics.lag_entries.labels(str(partition)).set(0)
+            self._metrics.lag_seconds.labels(str(partition)).set(0)
         self.owned, self.leased_until_s = owned, until_s
         self._metrics.owned.set(len(owned))
 
@@ -59,14 +60,23 @@ class Share:
             self.applied[partition] = checkpoint
             self.trims[partition].applied(checkpoint.id, monotonic())
 
-    def show_lag(self, partition: int, last: EventId, now_s: float) -> None:
-        """Show how far the ledger is behind a stream's last entry; `now_s`: since 1970, as in events."""
-        if partition not in self.applied:
+    def show(self, partition: int, stream: StreamState, now_s: float) -> None:
+        """Show what a partition's head says of its stream; `now_s`: since 1970, as in events.
+
+        While the ledger is away, its own word on how far it is lacks; then the partition's counts.
+        """
+        if partition not in self.lags:
+            return
+        (self.behind.add if stream.is_behind else self.behind.discard)(partition)
+        self._metrics.behind.set(len(self.behind))
+        known = self.applied.get(partition)
+        applied = known.id.number if known else stream.applied
+        if applied is None:
             return
         lag = self.lags[partition]
-        lag.seen(last, self.applied[partition].id, now_s)
-        self._metrics.lag_entries.set(partition, lag.entries)
-        self._metrics.lag_seconds.set(partition, lag.seconds(now_s))
+        lag.seen(stream.last.number, applied, now_s)
+        self._metrics.lag_entries.labels(str(partition)).set(lag.entries)
+        self._metrics.lag_seconds.labels(str(partition)).set(lag.seconds(now_s))
 
     def lose(self, partition: int, error: StockUnavailableError) -> None:
         """Note that a partition did not answer."""
@@ -82,10 +92,11 @@ class Share:
 
     def _forget(self, partition: int) -> None:
         self.away.discard(partition)
+        self.behind.discard(partition)
         self.applied.pop(partition, None)
         del self.trims[partition], self.lags[partition]
-        self._metrics.lag_entries.remove(partition)
-        self._metrics.lag_seconds.remove(partition)
+        self._metrics.lag_entries.remove(str(partition))
+        self._metrics.lag_seconds.remove(str(partition))
 
 
 class Shares:

@@ -2,10 +2,13 @@
 
 import asyncio
 
+from ledger.database import Database
+from ledger.engine.records import prune_tombstones
 from ledger.errors import LedgerError
 from ledger.events_feed import EventsFeed
 from ledger.products import Products
 from ledger.raw_events import RawEvents
+from ledger.untold import UntoldSales
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 from worker.share import Share
@@ -21,6 +24,7 @@ class LedgerUpkeep:
     def __init__(
         self,
         share: Share,
+        database: Database,
         raw_events: RawEvents,
         events_feed: EventsFeed,
         products: Products,
@@ -28,6 +32,8 @@ class LedgerUpkeep:
         metrics: WorkerMetrics,
     ) -> None:
         self._share = share
+        self._database = database
+        self._untold = UntoldSales(database)
         self._raw_events = raw_events
         self._events_feed = events_feed
         self._products = products
@@ -47,6 +53,8 @@ class LedgerUpkeep:
         try:
             await self._raw_events.prune(owned, older_than_s=self._settings.raw_event_ttl_s)
             await self._events_feed.prune(older_than_s=self._settings.event_ttl_s)
+            await prune_tombstones(self._database, older_than_s=self._settings.record_ttl_s)
+            await self._untold.prune(older_than_s=self._settings.record_ttl_s)
             self._metrics.below_zero.set(await self._products.count_below_zero())
         except LedgerError:
             self._metrics.failures.labels("upkeep").inc()

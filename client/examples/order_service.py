@@ -14,6 +14,7 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -108,9 +109,13 @@ class OrderService:
         """A new order. Its id is written down before the call, so that a crash loses no hold."""
         order_id = 1 + secrets.randbits(62)
         self._books.write(order_id, Status.NEW)
+        # The first call says that it is: it is answered though a node is away that repeats wait for.
+        attempts = count(1)
         try:
             result = await _until_known(
-                lambda: self._inventory.reserve(order_id, lines, user_id=user_id, ttl_s=ttl_s)
+                lambda: self._inventory.reserve(
+                    order_id, lines, user_id=user_id, ttl_s=ttl_s, attempt=next(attempts)
+                )
             )
         except OrderEnded:  # it was held, and is over before its answer came
             status = Status.CANCELLED

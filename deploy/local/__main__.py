@@ -15,6 +15,7 @@ from deploy.local.greeting import greeting
 from deploy.local.report import report
 from deploy.local.stack import LocalStack
 from deploy.local.supervision import keep_running, report_end
+from ledger.modes import Engine
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -28,6 +29,13 @@ def options() -> argparse.ArgumentParser:
     run.add_argument("--base-port", type=int, help="first of 100 ports (else: a free block)")
     run.add_argument("--json", action="store_true", help="print one line for scripts when ready")
     run.add_argument("--services-only", action="store_true", help="only Redis and MySQL")
+    run.add_argument(
+        "--engine",
+        type=Engine,
+        choices=list(Engine),
+        default=Engine.REDIS,
+        help="what is sold from; mysql: no Redis and no worker",
+    )
     run.add_argument("--processes", type=int, default=1, help="processes of the server")
     run.add_argument("--workers", type=int, default=1, help="number of workers")
     run.add_argument(
@@ -41,7 +49,12 @@ async def run(chosen: argparse.Namespace) -> None:
     stopping = asyncio.Event()
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    stack = LocalStack(chosen.dir, base_port=chosen.base_port, mysql_servers=chosen.mysql_servers)
+    stack = LocalStack(
+        chosen.dir,
+        base_port=chosen.base_port,
+        mysql_servers=chosen.mysql_servers,
+        engine=chosen.engine,
+    )
     async with stack:
         await _unless(stopping, _start(stack, chosen))
         if not stopping.is_set():
@@ -54,7 +67,8 @@ async def _start(stack: LocalStack, chosen: argparse.Namespace) -> None:
     if not chosen.services_only:
         await stack.migrate()
         await stack.start_server(processes=chosen.processes)
-        for number in range(chosen.workers):
+        workers = chosen.workers if chosen.engine is Engine.REDIS else 0
+        for number in range(workers):
             await stack.start_worker(number)
     prometheus = stack.write_prometheus_config()
     if chosen.json:

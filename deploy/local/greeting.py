@@ -10,7 +10,7 @@ def greeting(stack: LocalStack, prometheus: Path) -> str:
     places = {
         "gRPC": stack.grpc_address() if stack.servers else "(not started)",
         "metrics": " ".join(stack.endpoints()["metrics"]) or "(nothing started)",
-        "Redis": " ".join(stack.redis_nodes),
+        "Redis": " ".join(stack.redis_nodes) or "(none: units are sold from MySQL)",
         "MySQL": " ".join(stack.mysql_urls),
         "logs": str(stack.directory / "logs"),
     }

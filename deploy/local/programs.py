@@ -15,18 +15,19 @@ SEARCH_PATH = os.pathsep.join(
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """`mariadb_install_db` is None where `mysql` is Oracle's mysqld, which initialises itself."""
+    """`redis` is None where nobody needs one. `mariadb_install_db` is None where `mysql` is Oracle's
+    mysqld, which initialises itself."""
 
-    redis: Path
+    redis: Path | None
     mysql: Path
     mariadb_install_db: Path | None
 
 
-def find_programs() -> Programs:
+def find_programs(*, with_redis: bool = True) -> Programs:
     mysql = _first("mariadbd", "mysqld")
     is_mariadb = mysql.resolve().name == "mariadbd"
     return Programs(
-        redis=_first("redis-server", "valkey-server"),
+        redis=_first("redis-server", "valkey-server") if with_redis else None,
         mysql=mysql,
         mariadb_install_db=_first("mariadb-install-db") if is_mariadb else None,
     )

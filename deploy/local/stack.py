@@ -30,6 +30,7 @@ from deploy.local.process import Process
 from deploy.local.programs import Programs, find_programs
 from deploy.local.redis_cluster import RedisNode, start_cluster
 from deploy.local.waiting import Condition, together
+from ledger.modes import Engine
 
 PROJECT = Path(__file__).parents[2]
 PROMETHEUS_CONFIG = PROJECT / "deploy" / "prometheus.yml"
@@ -44,7 +45,8 @@ MYSQL_GRACE_S = 10.0
 
 
 class LocalStack:
-    """Six Redis nodes and MySQL servers, and any servers and workers that are started on them.
+    """Six Redis nodes and MySQL servers, and any servers and workers that are started on them; with the
+    engine mysql just MySQL and servers.
 
     ``async with LocalStack() as stack: await stack.start_services()``, from the main thread and on
     one event loop. Everything that it started ends with this process, whatever ends that.
@@ -64,16 +66,20 @@ class LocalStack:
         base_port: int | None = None,
         mysql_servers: int = 1,
         programs: Programs | None = None,
+        engine: Engine = Engine.REDIS,
     ) -> None:
         """Without a directory, use one that `stop` removes; without a base port, find a free block.
 
         A directory that was used before brings its data, also to other ports.
         """
-        _check_range("MySQL servers", mysql_servers, MYSQL_SERVERS_MAX)
+        _check_range(
+            "MySQL servers", mysql_servers, MYSQL_SERVERS_MAX if engine is Engine.REDIS else 1
+        )
         self._mysql_servers = mysql_servers
         self._directory = directory
         self._base_port = base_port
         self._programs = programs
+        self.engine = engine
         self._on_stop = AsyncExitStack()
         self.servers: dict[int, Process] = {}
         self.workers: dict[int, Process] = {}
@@ -91,17 +97,14 @@ class LocalStack:
         await self.stop()
 
     async def start_services(self) -> None:
-        """Start Redis and MySQL; when this returns, both take writes."""
-        programs = self._programs or find_programs()
+        """Start Redis, where there is one, and MySQL; when this returns, both take writes."""
+        programs = self._programs or find_programs(with_redis=self.engine is Engine.REDIS)
         folder = Folder(self._directory)
         self._on_stop.callback(folder.close)
         reservation = self._reserve(folder.ports_before)
         self._on_stop.callback(reservation.release)
         self.directory, self.ports = folder.path, reservation.ports
-        self.redis = [
-            RedisNode(number, program=programs.redis, ports=self.ports, directory=folder.path)
-            for number in range(REDIS_NODES)
-        ]
+        self.redis = self._redis_nodes(programs)
         for node in self.redis:
             node.move_neighbours(folder.ports_before or self.ports, self.ports)
         self.databases = [
@@ -116,8 +119,8 @@ class LocalStack:
         ]
         folder.remember(self.ports)
         self._on_stop.push_async_callback(self._stop_all)
-        starts = [database.start() for database in self.databases]
-        await together(*starts, start_cluster(self.redis))
+        starts = [start_cluster(self.redis)] if self.redis else []
+        await together(*(database.start() for database in self.databases), *starts)
 
     async def migrate(self) -> None:
         """Bring the ledger's tables up to date."""
@@ -220,7 +223,7 @@ class LocalStack:
         own = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
         return {
             **own,
-            "INVENTORY_REDIS_NODES": ",".join(self.redis_nodes),
+            **self._engine_settings(),
             "INVENTORY_MYSQL_URLS": ",".join(self.mysql_urls),
         }
 
@@ -243,6 +246,20 @@ class LocalStack:
         (folder / "targets" / "local.json").write_text(json.dumps(targets))
         shutil.copy(PROMETHEUS_ALERTS, folder)
         return Path(shutil.copy(PROMETHEUS_CONFIG, folder))
+
+    def _redis_nodes(self, programs: Programs) -> list[RedisNode]:
+        if self.engine is Engine.MYSQL:
+            return []
+        assert programs.redis is not None
+        return [
+            RedisNode(number, program=programs.redis, ports=self.ports, directory=self.directory)
+            for number in range(REDIS_NODES)
+        ]
+
+    def _engine_settings(self) -> dict[str, str]:
+        if self.engine is Engine.MYSQL:
+            return {"INVENTORY_ENGINE": self.engine.value}
+        return {"INVENTORY_REDIS_NODES": ",".join(self.redis_nodes)}
 
     def _reserve(self, ports_before: Ports | None) -> Reservation:
         if self._base_port is not None:

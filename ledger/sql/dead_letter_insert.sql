@@ -5,6 +5,7 @@ INSERT INTO dead_letter (
     product_id,
     request_id,
     reason,
-    fields
+    fields,
+    shard_followed
 ) VALUES
 {rows}

@@ -6,7 +6,20 @@ INSERT INTO inventory_log (
     order_id,
     user_id,
     quantity,
-    remark
+    available_after,
+    remark,
+    actor
 )
-VALUES (%s, %s, %s, %s, %s, %s, 0, %s)
+VALUES (
+    %s,
+    %s,
+    %s,
+    %s,
+    %s,
+    %s,
+    0,
+    (SELECT available_stock FROM product_inventory WHERE product_id = %s),
+    %s,
+    %s
+)
 ON DUPLICATE KEY UPDATE id = inventory_log.id

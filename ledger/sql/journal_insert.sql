@@ -6,10 +6,12 @@ INSERT INTO inventory_log (
     order_id,
     user_id,
     quantity,
+    available_after,
     partition_id,
     event_generation,
     event_number,
     remark,
+    actor,
     create_time
 ) VALUES
 {rows}

@@ -5,6 +5,7 @@ UPDATE product_inventory SET
     layout_shards = %s,
     available_stock = available_stock - %s,
     buffer_stock = buffer_stock + %s,
+    released_stock = 0,
     load_pool = %s,
     former_shards = %s,
     version = version + 1

@@ -8,11 +8,16 @@ SET
     shard.sold = shard.sold + added.sold,
     shard.loaded = shard.loaded + added.loaded,
     shard.in_transit = shard.in_transit + added.in_transit,
+    shard.released = shard.released + added.released,
     shard.state = IF(added.state = '', shard.state, added.state),
     shard.layout_version = IF(
         added.layout_version = 0,
         shard.layout_version,
         added.layout_version
     ),
-    shard.event_generation = added.generation,
-    shard.event_number = added.number
+    shard.event_generation = IF(
+        added.number = 0,
+        shard.event_generation,
+        added.generation
+    ),
+    shard.event_number = IF(added.number = 0, shard.event_number, added.number)

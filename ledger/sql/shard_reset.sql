@@ -8,4 +8,5 @@ ON DUPLICATE KEY UPDATE
     held = 0,
     sold = 0,
     loaded = 0,
-    in_transit = 0
+    in_transit = 0,
+    released = 0

@@ -16,14 +16,15 @@
 -- ARGV[4] layout           integer >= 1, the layout that the caller routed by
 -- ARGV[5] record_cap       integer, records that one generation may hold
 -- ARGV[6] tombstone_cap    integer, tombstones that one generation may hold
--- ARGV[7] shard            integer >= 0, this shard's number in that layout
--- ARGV[8] partition        this shard's partition
--- ARGV[9] mode             home, final, visit or look, see include/serve.lua
--- ARGV[10] requests        packed, see sharding/packing.py
+-- ARGV[7] backlog_max      integer, events that may wait for the ledger
+-- ARGV[8] shard            integer >= 0, this shard's number in that layout
+-- ARGV[9] partition        this shard's partition
+-- ARGV[10] mode            home, final, visit, look or bar, see include/serve.lua
+-- ARGV[11] requests        packed, see sharding/packing.py
 --
 -- Returns one of
 --   {"done", generation, number, available, statuses, firsts, state, at_ms}  one status byte a request, in
---       order of precedence R M X N B F S O U D H T I; firsts: "<left>:<shard>" of the first copy of each R;
+--       order of precedence R M X N B F S O L U D H T I; firsts: "<left>:<shard>" of the first copy of each R;
 --       at_ms: when lines of orders were taken, 0 where none were
 --   {"fenced", why}
 --   {"missing"}  no such key
@@ -37,11 +38,12 @@
 
 local stock_key, events_key = KEYS[2], KEYS[3]
 local memory = { KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
-local product, requests = ARGV[3], ARGV[10]
+local product, requests = ARGV[3], ARGV[11]
 local call = { product = product, layout = ARGV[4], record_cap = ARGV[5], tombstone_cap = ARGV[6],
-  shard = ARGV[7], partition = ARGV[8], mode = ARGV[9], deadlines = KEYS[10], users = KEYS[11] }
+  backlog_max = ARGV[7], shard = ARGV[8], partition = ARGV[9], mode = ARGV[10], deadlines = KEYS[10],
+  users = KEYS[11] }
 
-local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
+local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2], events_key)
 if not head then return refusal end
 local stock
 stock, refusal = read_stock(stock_key)

@@ -18,6 +18,8 @@
 -- ARGV[9] sold_before      integer >= 0, units sold in earlier epochs
 -- ARGV[10] former          shard counts of earlier layouts, with spaces between them
 -- ARGV[11] max_per_user    integer >= 0, units that one user may hold and buy; 0: no limit
+-- ARGV[12] freeze          integer >= 0, version of the last decision to stop or to resume the sale; 0: none
+-- ARGV[13] frozen          1 or 0, what it was
 --
 -- Returns one of
 --   {"done", generation, number, available, state}  the shard has that epoch, by this call or before
@@ -28,11 +30,12 @@
 -- @include head
 -- @include events
 -- @include stock
+-- @include freeze
 
 local stock_key, events_key, info_key, users_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local product, epoch, layout, shards = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local amount, buffer, sold_before, former = tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
-local max_per_user = ARGV[11]
+local max_per_user, freeze, frozen = ARGV[11], ARGV[12], ARGV[13]
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
 if not head then return refusal end
@@ -57,9 +60,10 @@ refusal = append(events_key, head, shard_event("load", product, loaded, "quantit
   "layout", int(layout), "state", "loading"))
 if refusal then return refusal end
 -- From here on it must succeed.
+freeze, frozen = latest_freeze(stock_key, freeze, frozen)
 write_counts(loaded)
 redis.call("HSET", stock_key, "layout", int(layout), "epoch", int(epoch), "state", "loading",
-  "frozen", "0", "serves", "1", "max_per_user", max_per_user)
+  "freeze", freeze, "frozen", frozen, "serves", "1", "released", "0", "max_per_user", max_per_user)
 redis.call("UNLINK", users_key)
 redis.call("HSET", users_key, "-", "")
 redis.call("HSET", info_key, "layout", int(layout), "shards", shards, "epoch", int(epoch), "buffer",

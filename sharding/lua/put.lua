@@ -15,12 +15,13 @@
 -- ARGV[4] layout           integer >= 1
 -- ARGV[5] record_cap       integer, records that one generation may hold
 -- ARGV[6] tombstone_cap    integer, tombstones that one generation may hold
--- ARGV[7] shard            integer >= 0, this shard's number in that layout
--- ARGV[8] partition        this shard's partition
--- ARGV[9] requests         packed, see sharding/packing.py; may be an empty list
--- ARGV[10] donor           partition that the units were taken from
--- ARGV[11] transfer        integer >= 1, the number of the take
--- ARGV[12] quantity        integer >= 1, the units of the take
+-- ARGV[7] backlog_max      integer, events that may wait for the ledger
+-- ARGV[8] shard            integer >= 0, this shard's number in that layout
+-- ARGV[9] partition        this shard's partition
+-- ARGV[10] requests        packed, see sharding/packing.py; may be an empty list
+-- ARGV[11] donor           partition that the units were taken from
+-- ARGV[12] transfer        integer >= 1, the number of the take
+-- ARGV[13] quantity        integer >= 1, the units of the take
 --
 -- Returns one of
 --   {"done", generation, number, available, statuses, firsts, state, at_ms}  as deduct.lua
@@ -36,12 +37,13 @@
 
 local stock_key, events_key = KEYS[2], KEYS[3]
 local memory = { KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
-local product, requests = ARGV[3], ARGV[9]
+local product, requests = ARGV[3], ARGV[10]
 local call = { product = product, layout = ARGV[4], record_cap = ARGV[5], tombstone_cap = ARGV[6],
-  shard = ARGV[7], partition = ARGV[8], mode = "home", deadlines = KEYS[10], users = KEYS[11] }
-local donor, transfer, quantity = ARGV[10], ARGV[11], ARGV[12]
+  backlog_max = ARGV[7], shard = ARGV[8], partition = ARGV[9], mode = "home", deadlines = KEYS[10],
+  users = KEYS[11] }
+local donor, transfer, quantity = ARGV[11], ARGV[12], ARGV[13]
 
-local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
+local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2], events_key)
 if not head then return refusal end
 local stock
 stock, refusal = read_stock(stock_key)

@@ -15,6 +15,7 @@
 -- ARGV[6] request_id       names the removal
 -- ARGV[7] quantity         integer >= 1
 -- ARGV[8] reason           text for the journal, may be empty
+-- ARGV[9] actor            text for the journal, may be empty
 --
 -- Returns one of
 --   {"done", generation, number, available, status, state}  status is one of R M F S O I D

@@ -13,6 +13,8 @@
 -- ARGV[4] epoch            integer >= 1, the load that is meant
 -- ARGV[5] layout           integer >= 1
 -- ARGV[6] serves           1 or 0; within one layout only 0 to 1 is possible
+-- ARGV[7] freeze           integer >= 0, version of the last decision to stop or to resume the sale; 0: none
+-- ARGV[8] frozen           1 or 0, what it was
 --
 -- Returns one of
 --   {"done", generation, number}        it knows this layout, by this call or before
@@ -23,9 +25,11 @@
 -- @include head
 -- @include events
 -- @include stock
+-- @include freeze
 
 local stock_key, events_key, users_key = KEYS[2], KEYS[3], KEYS[4]
 local product, epoch, layout, serves = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local freeze, frozen = ARGV[7], ARGV[8]
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
 if not head then return refusal end
@@ -54,10 +58,11 @@ refusal = append(events_key, head, shard_event("layout", product, stock, "layout
   "serves", serves, "joins", joins and "1" or "0", "state", "open"))
 if refusal then return refusal end
 -- From here on it must succeed.
+freeze, frozen = latest_freeze(stock_key, freeze, frozen)
 if joins then
   write_counts(stock)
-  redis.call("HSET", stock_key, "epoch", int(epoch), "state", "open", "frozen", "0", "max_per_user", "0")
+  redis.call("HSET", stock_key, "epoch", int(epoch), "state", "open", "max_per_user", "0")
   redis.call("HSETNX", users_key, "-", "")
 end
-redis.call("HSET", stock_key, "layout", int(layout), "serves", serves)
+redis.call("HSET", stock_key, "layout", int(layout), "serves", serves, "freeze", freeze, "frozen", frozen)
 return answer("done")

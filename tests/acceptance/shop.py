@@ -46,9 +46,9 @@ class Shop:
     ) -> None:
         await self._on_close.aclose()
 
-    async def client(self, target: str) -> AsyncInventoryClient:
+    async def client(self, target: str, policy: RetryPolicy = PATIENT) -> AsyncInventoryClient:
         """A client that lives as long as the shop."""
-        made = AsyncInventoryClient(target, policy=PATIENT)
+        made = AsyncInventoryClient(target, policy=policy)
         return await self._on_close.enter_async_context(made)
 
     async def start(self) -> None:
@@ -70,7 +70,13 @@ class Shop:
         await self.stack.start_server(number, environment=self._environment)
 
     async def on_sale(
-        self, total: int, *, shards: int = 6, max_per_user: int = 0, server: int | None = None
+        self,
+        total: int,
+        *,
+        shards: int = 6,
+        max_per_user: int = 0,
+        buffer_percent: int = 0,
+        server: int | None = None,
     ) -> int:
         """A new product on sale, of one MySQL server if that is said; returns its id."""
         servers = len(self.stack.databases)
@@ -81,7 +87,7 @@ class Shop:
             NewProduct(
                 product_id=product_id,
                 total_stock=total,
-                buffer_percent=0,
+                buffer_percent=buffer_percent,
                 shards=shards,
                 max_per_user=max_per_user,
             )

@@ -10,13 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from deploy.local.waiting import until
+from sharding import keys
+from sharding.cluster import Cluster, LaneKind
+from sharding.metrics import StockMetrics
+from sharding.placement import base_partition
+from sharding.settings import StockSettings
 from tests.acceptance.shop import Shop
 
 PROGRAM = shutil.which("inventoryctl", path=str(Path(sys.executable).parent))
 NOBODY = "127.0.0.1:9"
 """Nothing listens on the discard port here."""
 REFUSED, USAGE, REJECTED, UNAVAILABLE = 1, 2, 3, 4
+FROZEN_WITHIN_S = 20.0
 
 _product_ids = map(str, count(900_001))
 
@@ -102,6 +110,51 @@ async def test_the_ledgers_row_and_the_balance_of_a_simulated_sale(
     assert (sale.message["accepted"], sale.message["refused"]) == (100, 50)
     assert sale.message["balanced"]
     assert doctor.message["healthy"]
+
+
+async def test_a_unit_from_nowhere_stops_a_sale_until_it_is_repaired(
+    shop: Shop, target: str, product: str
+) -> None:
+    who = ("--reason", "counted", "--actor", "ann")
+    before = await inventoryctl(target, "audit", product)
+    assert before.code == 0, before.output
+    assert "loaded 100 + restocked 0 - removed 0 = available 100 + held 0" in before.output
+    await add_by_hand(shop, int(product), 1)
+    found = await inventoryctl(target, "--json", "audit", product)
+    (drift,) = found.message["drifts"]
+    assert (found.code, found.message["balanced"], found.message["shards"]) == (REFUSED, False, 6)
+    assert (drift["available"], drift["side"]) == (1, "REPAIR_SIDE_LIVE")
+    assert found.message["live"]["difference"] == -1
+
+    async def is_stopped() -> bool:
+        return (await inventoryctl(target, "--json", "product", "show", product)).message["frozen"]
+
+    await until(is_stopped, what="the breaker has tripped", within_s=FROZEN_WITHIN_S)
+    shown = await inventoryctl(target, "audit", product)
+    assert shown.code == REFUSED
+    assert "NOT BALANCED" in shown.output
+    dry = await inventoryctl(target, "repair", product, *who)
+    assert "--apply would repair 1 shard" in dry.output
+    done = await inventoryctl(target, "--json", "repair", product, *who, "--apply")
+    assert (done.code, done.message["applied"]) == (0, True)
+    assert (await inventoryctl(target, "audit", product)).code == 0
+    assert "nothing to repair" in (await inventoryctl(target, "repair", product, *who)).output
+    frozen = await inventoryctl(target, "deduct", product, "1")
+    resumed = await inventoryctl(target, "--json", "product", "unfreeze", product, *who)
+    sold = await inventoryctl(target, "deduct", product, "1")
+    assert (frozen.code, resumed.code, sold.code) == (REJECTED, 0, 0)
+    again = await inventoryctl(target, "product", "freeze", product, *who)
+    assert f"product {product} is FROZEN: counted" in again.output
+
+
+async def add_by_hand(shop: Shop, product_id: int, units: int) -> None:
+    """Change a shard as somebody who bypasses the service would."""
+    settings = StockSettings.model_validate({"redis_nodes": ",".join(shop.stack.redis_nodes)})
+    cluster = await Cluster.connect(settings, StockMetrics(CollectorRegistry()))
+    base = base_partition(product_id, settings.partitions)
+    key = keys.stock(cluster.tags[base], product_id)
+    await cluster.command(base, "HINCRBY", key, "available", str(units), lane=LaneKind.WRITE)
+    await cluster.close()
 
 
 async def test_shards_are_changed_on_sale_and_a_request_is_resolved(

@@ -42,6 +42,7 @@ from tests.bench.sales import Sales
 from tests.bench.service import Service
 from tests.bench.topics import BATCH_DEDUCT, DEDUCT, Bench
 from tests.bench.window import Measured
+from tests.bench.without_redis import WithoutRedis
 
 OPEN_WITHIN_S = 20.0
 FAILED, INTERRUPTED = 1, 130
@@ -112,6 +113,9 @@ async def _running(chosen: argparse.Namespace) -> AsyncIterator[Bench]:
                 hot=HotProduct(service, baseline=BATCH_DEDUCT),
                 sales=Sales(service, baseline=BATCH_DEDUCT),
                 orders=Orders(service, baseline=DEDUCT),
+                without_redis=WithoutRedis(
+                    stack.mysql_url, mysql, warm_up_s=chosen.warm_up_s, seconds=chosen.seconds
+                ),
                 seed=chosen.seed,
             )
         finally:

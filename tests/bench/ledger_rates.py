@@ -16,6 +16,7 @@ from ledger.checkpoints import Checkpoints
 from ledger.database import Database, Transaction
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
+from ledger.merge import Chunk, cut, merge, received
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import migrate
 from ledger.products import Products, ProductSettings
@@ -29,7 +30,6 @@ from sharding.settings import StockSettings
 from tests.bench.cpu import Watched, since, spent_s
 from tests.bench.window import Measured
 from worker.applier import Applier
-from worker.merge import Chunk, cut, merge, received
 
 PARTITIONS = 48
 ROWS_A_TRANSACTION = 5_000

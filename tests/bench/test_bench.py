@@ -81,6 +81,14 @@ async def test_orders_of_one_line_and_of_three_are_compared_with_deductions(
         assert three["work"]["Redis calls"]["min"] > one["work"]["Redis calls"]["max"]
 
 
+async def test_sales_without_redis_are_compared_with_the_optimistic_way(
+    report: dict[str, Any],
+) -> None:
+    for way in ("textbook", "pessimistic", "merged", "merged, 600 in flight"):
+        ratio = report["figures"][f"MySQL, {way}"]["ratios"]["MySQL, optimistic"]
+        assert 0 < ratio["min"] <= ratio["max"]
+
+
 async def test_one_shard_is_on_one_master_and_three_are_on_all(report: dict[str, Any]) -> None:
     shares = {shards: report["figures"][name_of(shards)]["shares"] for shards in HOT}
     assert shares[1]["script time, hot alone"]["median"] > 0.9

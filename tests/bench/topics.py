@@ -24,6 +24,7 @@ from tests.bench.shapes import (
     STREAMED,
 )
 from tests.bench.window import Measured
+from tests.bench.without_redis import WithoutRedis
 
 SINGLES_IN_FLIGHT = 1_000
 LOADS_OF_PEAK_PERCENT = (30, 50, 70)
@@ -51,6 +52,7 @@ class Bench:
     hot: HotProduct
     sales: Sales
     orders: Orders
+    without_redis: WithoutRedis
     seed: int
 
     def measures(self, rounds: Rounds) -> Sequence[tuple[Topic, Measure]]:
@@ -64,6 +66,7 @@ class Bench:
             *self._without_grpc(),
             *self._refusals(),
             *self._ledger(),
+            *self.without_redis.topics(),
             *self.hot.topics(),
             *self.sales.topics(),
             *self.orders.topics(),

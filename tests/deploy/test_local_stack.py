@@ -19,6 +19,7 @@ from deploy.local.folder import Folder
 from deploy.local.ports import HOST, PORTS, Ports, reserve, reserve_any
 from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
+from ledger.modes import Engine
 
 RUN = (sys.executable, "-m", "deploy.local", "run")
 READY_WITHIN_S = 60.0
@@ -78,6 +79,19 @@ async def test_the_ready_line_is_documented_and_sigterm_ends_everything(tmp_path
         stack.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(stack.wait, GONE_WITHIN_S) == 0
         assert services_in(tmp_path) == []
+    finally:
+        stack.kill()
+        stack.communicate()
+
+
+async def test_without_redis_mysql_is_all_that_runs(tmp_path: Path) -> None:
+    stack = run_stack(tmp_path, "--services-only", "--json", "--engine", "mysql")
+    try:
+        ready = await ready_line(stack)
+        assert ready["redis"] == []
+        assert len(services_in(tmp_path)) == 1
+        stack.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(stack.wait, GONE_WITHIN_S) == 0
     finally:
         stack.kill()
         stack.communicate()
@@ -186,5 +200,9 @@ def test_a_stack_takes_no_settings_from_the_one_who_starts_it(
     monkeypatch.setenv("INVENTORY_PARTITIONS", "24")
     monkeypatch.setattr(LocalStack, "redis_nodes", ["127.0.0.1:1"])
     monkeypatch.setattr(LocalStack, "mysql_urls", ["mysql://nobody@127.0.0.1:1/nothing"])
-    settings = {name for name in LocalStack().environment() if name.startswith("INVENTORY_")}
-    assert settings == {"INVENTORY_REDIS_NODES", "INVENTORY_MYSQL_URLS"}
+    of_redis, of_mysql = [
+        {name for name in LocalStack(engine=engine).environment() if name.startswith("INVENTORY_")}
+        for engine in Engine
+    ]
+    assert of_redis == {"INVENTORY_REDIS_NODES", "INVENTORY_MYSQL_URLS"}
+    assert of_mysql == {"INVENTORY_ENGINE", "INVENTORY_MYSQL_URLS"}

@@ -1,17 +1,19 @@
 """Streams as the scripts would write them, for tests and benchmarks of the ledger alone."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import count
 
 from msgpack import packb
 
-from sharding.events import BEFORE_ALL, EventId, Kind
+from ledger.merge import Chunk, received
+from sharding.events import BEFORE_ALL, Counts, EventId, Kind
 from sharding.orders import OrderState
 from sharding.partitions import Entry
-from worker.merge import Chunk, received
 
 _request_ids = count(1)
+NOTHING = Counts(0, 0, 0, 0)
 
 
 def fresh_request_ids(number: int) -> list[str]:
@@ -59,19 +61,34 @@ class FakeStream:
         sales: Iterable[tuple[str, int]],
         *,
         holds: Iterable[tuple[str, int]] = (),
+        refused: Iterable[tuple[str, int]] = (),
         epoch: int = 1,
     ) -> Entry:
-        """`sales` and `holds`: request id and quantity of each accepted request."""
-        requests: list[object] = []
-        statuses, units = b"", {"D": 0, "H": 0}
-        for status, taken in (("D", sales), ("H", holds)):
-            for request_id, quantity in taken:
-                requests += [request_id, quantity, "7", "H 9 60000 1:1:-" if status == "H" else "9"]
-                statuses += status.encode()
-                units[status] += quantity
-        self._add(product_id, available=-sum(units.values()), sold=units["D"], held=units["H"])
+        """Request id and quantity of each request that was sold, is held, or was refused for good."""
+        return self.serve(
+            product_id,
+            [
+                *(("D", *each) for each in sales),
+                *(("H", *each) for each in holds),
+                *(("T", *each) for each in refused),
+            ],
+            epoch,
+        )
+
+    def serve(
+        self, product_id: int, requests: Iterable[tuple[str, str, int]], epoch: int = 1
+    ) -> Entry:
+        """Requests in their order, as status (D sold, H held, any other refused), id and quantity."""
+        packed: list[object] = []
+        statuses, units = b"", Counter[str]()
+        for status, request_id, quantity in requests:
+            packed += [request_id, quantity, "7", "H 9 60000 1:1:-" if status == "H" else "9"]
+            statuses += status.encode()
+            units[status] += quantity
+        taken = units["D"] + units["H"]
+        self._add(product_id, available=-taken, sold=units["D"], held=units["H"])
         return self._shard_entry(
-            Kind.DEDUCT, product_id, epoch=epoch, requests=packb(requests), statuses=statuses
+            Kind.DEDUCT, product_id, epoch=epoch, requests=packb(packed), statuses=statuses
         )
 
     def hold(self, product_id: int, holds: Iterable[tuple[str, int]]) -> Entry:
@@ -86,24 +103,36 @@ class FakeStream:
         decisions: Iterable[int] = (),
     ) -> Entry:
         """Holds that end, as request id and quantity; `decisions`: orders that came to `why` here."""
-        ended = list(ends)
-        units = sum(quantity for _, quantity in ended)
-        self._add(product_id, held=-units, **{"sold" if why.is_sold else "available": units})
-        return self._shard_entry(
-            Kind.ORDERS,
-            product_id,
-            ends=",".join(
-                f"{request_id}:{why.value}:{quantity}:7" for request_id, quantity in ended
-            ),
-            decisions=",".join(f"{order_id}:{why.value}:7" for order_id in decisions),
-        )
+        told = ",".join(f"{order_id}:{why.value}:7" for order_id in decisions)
+        return self.end_each(product_id, [(*each, why) for each in ends], told)
 
-    def adjust(self, kind: Kind, product_id: int, units: int, request_id: str) -> Entry:
+    def end_each(
+        self, product_id: int, ends: Iterable[tuple[str, int, OrderState]], decisions: str = ""
+    ) -> Entry:
+        """Holds that end each in its own way, in their order; `decisions` as the entry has them."""
+        texts = []
+        for request_id, units, why in ends:
+            self._add(product_id, held=-units, **{"sold" if why.is_sold else "available": units})
+            texts.append(f"{request_id}:{why.value}:{units}:7")
+        return self._shard_entry(Kind.ORDERS, product_id, ends=",".join(texts), decisions=decisions)
+
+    def adjust(
+        self, kind: Kind, product_id: int, units: int, request_id: str, *, actor: str = ""
+    ) -> Entry:
         signed = units if kind is Kind.RESTOCK else -units
         self._add(product_id, available=signed, loaded=signed)
         return self._shard_entry(
-            kind, product_id, request=request_id, quantity=units, reason="counted again"
+            kind,
+            product_id,
+            request=request_id,
+            quantity=units,
+            reason="counted again",
+            actor=actor,
         )
+
+    def buffer(self, product_id: int, units: int) -> Entry:
+        self._add(product_id, available=units, loaded=units)
+        return self._shard_entry(Kind.BUFFER, product_id, quantity=units)
 
     def undo(
         self, product_id: int, units: int, request_id: str, undone: EventId, *, epoch: int = 1
@@ -145,8 +174,12 @@ class FakeStream:
             )
         )
 
-    def tombstone(self, product_id: int, request_id: str) -> Entry:
-        return self._shard_entry(Kind.TOMBSTONE, product_id, request=request_id)
+    def tombstone(
+        self, product_id: int, request_id: str, *, epoch: int = 1, tombstone: str = "n"
+    ) -> Entry:
+        return self._shard_entry(
+            Kind.TOMBSTONE, product_id, epoch=epoch, request=request_id, tombstone=tombstone
+        )
 
     def take(self, product_id: int, units: int, *, peer: int, transfer: int) -> Entry:
         self._add(product_id, available=-units)
@@ -166,6 +199,30 @@ class FakeStream:
         self._add(product_id, available=-units, loaded=-units)
         return self._shard_entry(
             Kind.CLOSE, product_id, epoch=epoch, quantity=units, state="closed"
+        )
+
+    def mark(self, product_id: int, *, damaged: str = "") -> Entry:
+        return self._shard_entry(Kind.MARK, product_id, damaged=damaged)
+
+    def repair(
+        self,
+        product_id: int,
+        drift_id: int,
+        *,
+        live: Counts = NOTHING,
+        ledger: Counts = NOTHING,
+        actor: str,
+        reason: str,
+    ) -> Entry:
+        self._add(product_id, **live._asdict())
+        return self._shard_entry(
+            Kind.REPAIR,
+            product_id,
+            drift=drift_id,
+            live=" ".join(map(str, live)),
+            ledger=" ".join(map(str, ledger)),
+            actor=actor,
+            reason=reason,
         )
 
     def opened(self) -> Entry:

@@ -1,7 +1,6 @@
 """MySQL servers remember which of the ledger's servers they are: here, two databases of one."""
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -14,72 +13,96 @@ from ledger.errors import (
     ServersDifferError,
 )
 from ledger.migrate import migrate
-from ledger.servers import PerServer
+from ledger.servers import PerServer, Place
 from ledger.settings import MysqlUrl, parse_url
 from tests.ledger.conftest import PARTITIONS, create_database, fetch, new_metrics, write
 
 RECORD = "SELECT partitions, ledgers, ledger_index FROM cluster"
 
+Open = Callable[..., PerServer[Database]]
+
 
 @pytest.fixture
-async def servers(server_url: MysqlUrl) -> AsyncIterator[list[Database]]:
+async def together() -> AsyncIterator[Open]:
+    """`together(first, second)`: servers of one ledger, in this order."""
+    opened: list[Database] = []
+
+    def open_all(*urls: MysqlUrl) -> PerServer[Database]:
+        places = [Place(index, len(urls)) for index in range(len(urls))]
+        pairs = zip(urls, places, strict=True)
+        found = [Database(url, new_metrics(), place=place) for url, place in pairs]
+        opened.extend(found)
+        return PerServer(found)
+
+    yield open_all
+    for database in opened:
+        await database.close()
+
+
+@pytest.fixture
+async def urls(server_url: MysqlUrl, together: Open) -> list[MysqlUrl]:
     """Migrated, and new."""
-    async with AsyncExitStack() as opened:
-        found = [Database(await create_database(server_url), new_metrics()) for _ in range(2)]
-        for database in found:
-            opened.push_async_callback(database.close)
-            await migrate(database)
-        yield found
+    found = [await create_database(server_url) for _ in range(2)]
+    for url in found:
+        await migrate(together(url).all[0])
+    return found
 
 
-def agreement(*servers: Database, partitions: int = PARTITIONS) -> Agreement:
-    return Agreement(PerServer(servers), partitions=partitions)
+async def confirm(servers: PerServer[Database], *, partitions: int = PARTITIONS) -> None:
+    for index in range(len(servers)):
+        await Agreement(servers, partitions=partitions).confirm(index)
 
 
-async def test_each_server_keeps_its_place_for_ever(servers: list[Database]) -> None:
+async def recorded(servers: PerServer[Database]) -> list[list[tuple[object, ...]]]:
+    return [await fetch(each, RECORD) for each in servers.all]
+
+
+async def test_each_server_keeps_its_place_for_ever(urls: list[MysqlUrl], together: Open) -> None:
     for _ in range(2):
-        for index in range(2):
-            await agreement(*servers).confirm(index)
-    assert [await fetch(each, RECORD) for each in servers] == [
-        [(PARTITIONS, 2, 0)],
-        [(PARTITIONS, 2, 1)],
-    ]
+        await confirm(together(*urls))
+    assert await recorded(together(*urls)) == [[(PARTITIONS, 2, 0)], [(PARTITIONS, 2, 1)]]
+    swapped = Agreement(together(*urls[::-1]), partitions=PARTITIONS)
     for index in range(2):
         with pytest.raises(ServersDifferError, match="the order of the servers are fixed"):
-            await agreement(*servers[::-1]).confirm(index)
-    for alone in servers:
+            await swapped.confirm(index)
+    for alone in urls:
         with pytest.raises(ServersDifferError, match=r"of 2, .* server 1 of 1"):
-            await agreement(alone).confirm(0)
+            await confirm(together(alone))
     with pytest.raises(PartitionsDifferError):
-        await agreement(*servers, partitions=24).confirm(0)
+        await confirm(together(*urls), partitions=24)
 
 
-async def test_a_new_server_is_not_recorded_at_the_wrong_place(servers: list[Database]) -> None:
-    first, new = servers
-    await agreement(first, new).confirm(0)
+async def test_a_new_server_is_not_recorded_at_the_wrong_place(
+    urls: list[MysqlUrl], together: Open
+) -> None:
+    first, new = urls
+    await Agreement(together(first, new), partitions=PARTITIONS).confirm(0)
     with pytest.raises(ServersDifferError):
-        await agreement(new, first).confirm(0)
-    assert await fetch(new, RECORD) == []
-    await agreement(first, new).confirm(1)
-    assert await fetch(new, RECORD) == [(PARTITIONS, 2, 1)]
+        await Agreement(together(new, first), partitions=PARTITIONS).confirm(0)
+    assert await recorded(together(new)) == [[]]
+    await confirm(together(first, new))
+    assert await recorded(together(new)) == [[(PARTITIONS, 2, 1)]]
 
 
-async def test_a_server_that_was_the_only_one_stays_so(servers: list[Database]) -> None:
-    old, other = servers
-    await write(old, "INSERT INTO cluster (id, partitions) VALUES (1, %s)", PARTITIONS)
-    await agreement(old).confirm(0)
+async def test_a_server_that_was_the_only_one_stays_so(
+    urls: list[MysqlUrl], together: Open
+) -> None:
+    old, other = urls
+    insert = "INSERT INTO cluster (id, partitions) VALUES (1, %s)"
+    await write(together(old).all[0], insert, PARTITIONS)
+    await confirm(together(old))
     with pytest.raises(ServersDifferError, match=r"server 1 of 1, .* server 1 of 2"):
-        await agreement(old, other).confirm(0)
+        await confirm(together(old, other))
 
 
 async def test_a_server_is_recorded_though_another_one_is_away_or_has_no_tables(
-    servers: list[Database], empty: Database
+    urls: list[MysqlUrl], empty_url: MysqlUrl, together: Open
 ) -> None:
-    nowhere = Database(parse_url("mysql://u:p@127.0.0.1:9/nothing"), new_metrics())
-    for index, others in enumerate((nowhere, empty)):
-        await agreement(servers[index], others).confirm(0)
-        assert await fetch(servers[index], RECORD) == [(PARTITIONS, 2, 0)]
+    nowhere = parse_url("mysql://u:p@127.0.0.1:9/nothing")
+    for url, other in zip(urls, (nowhere, empty_url), strict=True):
+        await Agreement(together(url, other), partitions=PARTITIONS).confirm(0)
+        assert await recorded(together(url)) == [[(PARTITIONS, 2, 0)]]
     with pytest.raises(LedgerUnavailableError):
-        await agreement(servers[0], nowhere).confirm(1)
+        await confirm(together(urls[0], nowhere))
     with pytest.raises(SchemaError, match="inventoryctl migrate"):
-        await agreement(servers[1], empty).confirm(1)
+        await confirm(together(urls[1], empty_url))

@@ -225,6 +225,34 @@ async def test_a_commit_that_never_arrived_is_done_again(
     assert proxy.connections == 2
 
 
+@pytest.mark.parametrize("may_have_run", [True, False])
+async def test_a_failure_says_whether_the_work_may_have_been_committed(
+    proxy: MysqlProxy,
+    ledger_url: MysqlUrl,
+    database: Database,
+    new_product: NewProduct,
+    may_have_run: bool,
+) -> None:
+    product_id = await new_product(1)
+    told: list[bool] = []
+
+    async def run(transaction: Transaction) -> None:
+        told.append(transaction.may_have_run)
+        await transaction.execute(ADD_ONE, (product_id,))
+        if not may_have_run:
+            (connection_id,) = await transaction.row("SELECT CONNECTION_ID()") or (0,)
+            await write(database, f"KILL {connection_id}")
+            await transaction.execute(ADD_ONE, (product_id,))
+
+    async with through(proxy, ledger_url) as lossy:
+        proxy.cut_after_commit = 2
+        with pytest.raises(LedgerUnavailableError) as lost:
+            await lossy.transaction(run, attempts=2)
+    assert lost.value.may_have_run == may_have_run
+    assert told == [False, may_have_run]
+    assert await low_stock(database, product_id) == (2 if may_have_run else 0)
+
+
 async def test_a_server_that_does_not_answer_is_given_up_in_time(
     proxy: MysqlProxy, ledger_url: MysqlUrl
 ) -> None:

@@ -14,6 +14,7 @@ from ledger.dead_letters import DeadLetterRow, DeadLetters
 from ledger.errors import CheckpointMovedError, PartitionsDifferError
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
+from ledger.merge import Chunk, cut, merge
 from ledger.metrics import LedgerMetrics
 from ledger.products import Products
 from ledger.raw_events import RawEvents
@@ -26,7 +27,6 @@ from tests.ledger.streams import FakeStream, chunk_of, flat, fresh_request_ids, 
 from tests.waiting import eventually
 from worker.applier import Applier
 from worker.keeper import HOUSEKEEPING_EVERY_S
-from worker.merge import Chunk, cut, merge
 
 SHARD = (
     "SELECT available, held, sold, loaded, in_transit, state, epoch FROM shard_stock "
@@ -641,3 +641,27 @@ async def test_the_partition_count_is_fixed_for_life(checkpoints: Checkpoints) -
 
 def test_a_batch_of_nothing_has_no_rows() -> None:
     assert merge([]).rows == 0
+
+
+async def test_what_is_refused_for_good_is_kept_once_however_often_it_is_told(
+    database: Database, applier: Applier, stream: Stream, new_product: NewProduct
+) -> None:
+    events, product_id = await stream(), await new_product(10)
+    start = events.position
+    entries = [
+        events.load(product_id, 10),
+        events.deduct(product_id, [("sold", 1)], refused=[("late", 20), ("twice", 30)]),
+        events.deduct(product_id, [], refused=[("twice", 30)]),
+        events.tombstone(product_id, "never"),
+    ]
+    await applier.apply([chunk_of(events.partition, start, entries)])
+    sql = (
+        "SELECT request_id, kind, quantity, user_id FROM request_tombstone"
+        " WHERE product_id = %s ORDER BY request_id"
+    )
+    assert await fetch(database, sql, product_id) == [
+        ("late", "refused", 20, 7),
+        ("never", "never", 0, 0),
+        ("twice", "refused", 30, 7),
+    ]
+    assert await rows_of(database, product_id) == 1

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from ledger.database import Database
 from ledger.failpoints import Failpoints
 from ledger.journal import Journal
+from ledger.merge import Chunk
 from ledger.metrics import LedgerMetrics
 from ledger.outbox import Outbox, OutboxKind, OutboxRow
 from ledger.products import Products
@@ -17,7 +18,6 @@ from sharding.partitions import Entry
 from tests.ledger.conftest import NewProduct, Stream, fetch, new_metrics, write
 from tests.ledger.streams import FakeStream, chunk_of, fresh_request_ids
 from worker.applier import Applier
-from worker.merge import Chunk
 
 SHARD = (
     "SELECT available, held, sold, loaded, in_transit, state, epoch, layout_version "
@@ -286,7 +286,10 @@ async def test_a_shard_of_an_earlier_epoch_that_joins_starts_anew(
 ) -> None:
     here, product_id = sale.here, sale.product_id
     await sale.apply(here, [here.close(product_id)])
-    joining = [here.layout(product_id, 4, joins=True, epoch=2), here.tombstone(product_id, "never")]
+    joining = [
+        here.layout(product_id, 4, joins=True, epoch=2),
+        here.tombstone(product_id, "never", epoch=2),
+    ]
     await sale.apply(here, joining)
     shard = await fetch(database, SHARD, product_id, here.partition)
     assert shard == [(0, 0, 0, 0, 0, "open", 2, 4)]

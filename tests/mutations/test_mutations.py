@@ -33,8 +33,8 @@ MUTATIONS = {
     ),
     "the layout fence": Mutation(
         "lua/include/serve.lua",
-        'if call.mode == "look" or not stock.serves or stock.layout ~= tonumber(call.layout) then',
-        'if call.mode == "look" then',
+        "if not stock.serves or stock.layout ~= tonumber(call.layout) then",
+        "if false then",
         "test_reshard.py::test_a_process_with_an_earlier_layout_and_a_retry_have_one_effect",
     ),
     "the second reading of moves": Mutation(
@@ -67,6 +67,13 @@ MUTATIONS = {
         "if not await self._was_visited(place.partition):",
         "if place:",
         "test_decided.py::test_a_repeat_finds_what_an_alternate_accepted",
+    ),
+    "the bar at the alternate of a line": Mutation(
+        "home.py",
+        "group.requests, self._shard, bars=group.bars",
+        "group.requests, self._shard, bars=False",
+        "test_alternates.py"
+        "::test_a_first_copy_that_was_held_up_takes_nothing_once_a_retry_has_come",
     ),
     "the number of a transfer": Mutation(
         "lua/put.lua",

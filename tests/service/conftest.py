@@ -24,6 +24,7 @@ from ledger.servers import PerServer
 from server.admin import AdminService
 from server.calls import Calls
 from server.events import EventService, Tail
+from server.gate import Gate, Gates, Shut, Stance
 from server.holds import HoldService
 from server.intake import Intake
 from server.lifecycle import Lifecycle
@@ -37,6 +38,7 @@ from server.settings import ServerSettings
 from server.stocks import StockReader
 from server.streams import Lives
 from server.wire import ResultEncoder
+from sharding.outcomes import Reason
 from tests.service.fakes import (
     FakeFeed,
     FakeHolds,
@@ -63,6 +65,7 @@ class Service:
     orders: FakeOrders
     holds: FakeHolds
     feed: FakeFeed
+    gate: Gate
     lives: Lives
     registry: CollectorRegistry
     log: LogCapture
@@ -107,16 +110,20 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
     lives = Lives(metrics, age_s_max=limits.age_s, streams_max=limits.streams)
     logger = structlog.wrap_logger(None, processors=[log])
     calls = Calls(metrics, logger)
-    intake = Intake(cast(Any, stock), metrics, items_max=limits.items)
+    gate = Gate(stock, Shut(Reason.BUFFER_EMPTY), metrics, logger)
+    gate.turn(Stance.LIVE)
+    gates = Gates([gate])
+    log.entries.clear()
+    intake = Intake(gates, metrics, items_max=limits.items)
     calls.serve(
         INVENTORY,
-        _inventory(stock, products, lives, metrics, limits, intake),
+        _inventory(stock, products, gates, lives, metrics, limits, intake),
         OrderService(cast(Any, orders), intake, GRACE_S, logger),
         EventService(PerServer([Tail(cast(Any, feed))]), lives),
     )
     calls.serve(
         ADMIN,
-        _admin(stock, products, layouts),
+        _admin(stock, products, gates, layouts),
         HoldService(PerServer([cast(Any, holds)]), cast(Any, orders), intake, GRACE_S),
     )
     settings = ServerSettings(grpc_calls_max=limits.calls)
@@ -132,6 +139,7 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
             orders,
             holds,
             feed,
+            gate,
             lives,
             registry,
             log,
@@ -147,6 +155,7 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
 def _inventory(
     stock: FakeStock,
     products: FakeProducts,
+    gates: Gates,
     lives: Lives,
     metrics: Metrics,
     limits: Limits,
@@ -154,8 +163,8 @@ def _inventory(
 ) -> InventoryService:
     return InventoryService(
         intake=intake,
-        reader=StockReader(cast(Any, stock), PerServer([cast(Any, products)])),
-        resolver=Resolver(cast(Any, stock), PerServer([cast(Any, products)])),
+        reader=StockReader(cast(Any, stock), PerServer([cast(Any, products)]), gates),
+        resolver=Resolver(cast(Any, stock), PerServer([cast(Any, products)]), gates),
         lives=lives,
         metrics=metrics,
         batches_max=limits.batches,
@@ -163,13 +172,15 @@ def _inventory(
     )
 
 
-def _admin(stock: FakeStock, products: FakeProducts, layouts: FakeLayouts) -> AdminService:
+def _admin(
+    stock: FakeStock, products: FakeProducts, gates: Gates, layouts: FakeLayouts
+) -> AdminService:
     fake = PerServer([cast(Any, products)])
     return AdminService(
         products=fake,
-        lifecycle=Lifecycle(cast(Any, stock), fake, partitions=PARTITIONS, default_shards=6),
+        lifecycle=Lifecycle(cast(Any, stock), fake, gates, partitions=PARTITIONS, default_shards=6),
+        buffers=cast(Any, None),
         resharding=Resharding(PerServer([cast(Any, layouts)]), partitions=PARTITIONS),
-        dead_letters=cast(Any, None),
         overview=cast(Any, None),
         partitions=PARTITIONS,
         close_wait_s_max=5,

@@ -15,6 +15,7 @@ from ledger.holds import HoldRow
 from ledger.layouts import Aim, Cause, ChangeState
 from ledger.products import Adjustment, JournalKind, ProductRow, ProductSettings
 from ledger.service_events import ServiceEventKind
+from sharding.loading import AskFreeze
 from sharding.orders import Held, Line, Order, OrderAnswer, OrderState
 from sharding.outcomes import (
     Answer,
@@ -123,8 +124,9 @@ class FakeStock:
         units = self.taken.get((product_id, request_id))
         return Resolved(Resolution.DEDUCTED, units) if units else Resolved(Resolution.NEVER, 0)
 
-    async def load(self, plan: LoadPlan) -> None:
+    async def load(self, plan: LoadPlan, *, ask_freeze: AskFreeze) -> None:
         self._fail()
+        await ask_freeze()
         self.available[plan.product_id] = sum(plan.amounts)
         self.states[plan.product_id] = State.OPEN
 
@@ -135,14 +137,14 @@ class FakeStock:
         return 1 + self.retired
 
     async def restock(
-        self, product_id: int, *, request_id: str, quantity: int, reason: str
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str
     ) -> Answer:
         self._fail()
         self.available[product_id] += quantity
         return Answer(Outcome.DEDUCTED)
 
     async def remove(
-        self, product_id: int, *, request_id: str, quantity: int, reason: str
+        self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str
     ) -> Answer:
         self._fail()
         if self.available[product_id] < quantity:
@@ -182,12 +184,14 @@ class FakeProducts:
             buffer_percent=0,
             max_per_user=0,
             low_stock=0,
+            buffer_release_below=0,
             shards=1,
             layout_version=0,
             layout_shards=1,
             epoch=0,
             load_pool=0,
             sold_before=0,
+            sold_from_buffer=0,
             former_shards="",
             version=1,
         )
@@ -213,7 +217,7 @@ class FakeProducts:
         return [self.rows[i] for i in sorted(self.rows) if i > after][:limit]
 
     async def begin_load(
-        self, product_id: int, *, partitions: int, default_shards: int
+        self, product_id: int, *, partitions: int, default_shards: int, has_buffer: bool = True
     ) -> tuple[LoadPlan, bool]:
         row = await self.get(product_id)
         if row.status is State.OPEN:
@@ -249,7 +253,14 @@ class FakeProducts:
         return self.adjustments.get((product_id, request_id))
 
     async def adjust_closed(
-        self, kind: JournalKind, product_id: int, *, request_id: str, quantity: int, reason: str
+        self,
+        kind: JournalKind,
+        product_id: int,
+        *,
+        request_id: str,
+        quantity: int,
+        reason: str,
+        actor: str,
     ) -> Adjustment:
         row = self.rows[product_id]
         signed = quantity if kind is JournalKind.RESTOCK else -quantity

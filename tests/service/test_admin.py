@@ -231,6 +231,12 @@ async def test_a_correction_made_while_closed_is_a_replay_on_sale(
     assert service.stock.available[ID] == 105
 
 
+async def test_who_corrects_is_told_in_a_few_words_or_not_at_all(admin: Any) -> None:
+    error = await failure_of(restock(admin, "s1", actor="x" * 65))
+    assert details_of(error).fields == [("actor", "INVALID_ACTOR")]
+    assert not (await restock(admin, "s1", actor="Zoë")).replayed
+
+
 async def test_an_id_cannot_stand_for_two_corrections(service: Service, admin: Any) -> None:
     service.products.adjustments[ID, "s1"] = Adjustment(JournalKind.REMOVE, 5, replayed=True)
     error = await failure_of(restock(admin, "s1", quantity=5))

@@ -99,6 +99,21 @@ async def test_a_reason_reaches_the_caller_either_way(service: Service) -> None:
     assert batch.results[0].reason == "PARTITION_FENCED"
 
 
+async def test_a_ledger_that_is_behind_is_a_reason_of_its_own_and_takes_longer(
+    service: Service,
+) -> None:
+    service.stock.answers = [unavailable(Reason.LEDGER_BEHIND)]
+    error = await failure_of(deduct(service, request()))
+    batch = await service.inventory.BatchDeduct(BatchDeductRequest(items=[request()]))
+    details = details_of(error)
+    assert (error.code(), details.info.reason) == (StatusCode.UNAVAILABLE, "LEDGER_BEHIND")
+    assert details.retry is not None
+    assert details.retry.retry_delay.ToMilliseconds() == 1_000
+    assert batch.results[0].reason == "LEDGER_BEHIND"
+    counted = service.sample("inventory_unavailable_total", reason="LEDGER_BEHIND")
+    assert counted == 2
+
+
 async def test_what_may_have_happened_has_one_name(service: Service) -> None:
     """The contract tells unknown outcomes from failures without effect by this reason alone."""
     service.stock.answers = [unavailable(Reason.NOT_REPLICATED)]

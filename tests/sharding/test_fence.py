@@ -17,6 +17,7 @@ from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, Partitions
 from sharding.stock import Stock
 from tests.sharding.conftest import entries_of, plan_for, settings_for
+from tests.waiting import eventually
 
 # A cluster's partitions are told apart by tag only, so tests can have partitions of their own.
 PARTITIONS = 96
@@ -106,6 +107,35 @@ async def test_a_head_of_another_node_or_of_the_past_refuses_everything(
     with pytest.raises(StockUnavailableError, match=why) as failure:
         await partitions.replicated(opened, ledger=0, last=entry.id)
     assert failure.value.reason is Reason.PARTITION_FENCED
+
+
+async def test_a_new_process_is_not_obeyed_where_a_partition_has_gone_back_behind_the_ledger(
+    services: LocalStack, partitions: Partitions, impatient: Cluster, opened: int
+) -> None:
+    fresh = await Cluster.connect(impatient.settings, StockMetrics(CollectorRegistry()))
+    seen_by_fresh = Partitions(fresh, partitions=PARTITIONS)
+    entry = await newest(partitions, opened)
+    assert (await seen_by_fresh.head(opened)).is_open
+    ahead = Checkpoint(EventId(entry.id.generation, entry.id.number + 1), "")
+    seen_by_fresh.learn({opened: ahead})
+    seen_by_fresh.learn({opened: NOTHING_APPLIED})
+    assert (await seen_by_fresh.head(opened)).reason == "WENT_BACK"
+    with pytest.raises(StockUnavailableError, match="WENT_BACK") as failure:
+        await seen_by_fresh.replicated(opened, ledger=0, last=entry.id)
+    assert failure.value.reason is Reason.PARTITION_FENCED
+    assert (await partitions.head(opened)).is_open
+    await fresh.close()
+
+
+async def test_a_cluster_that_was_not_there_at_the_start_is_found_later(
+    impatient: Cluster, opened: int
+) -> None:
+    late = Cluster.unconnected(impatient.settings, StockMetrics(CollectorRegistry()))
+    assert not late.masters()
+    await eventually(late.masters)
+    found = Partitions(late, partitions=PARTITIONS)
+    assert (await found.head(opened)).is_open
+    await late.close()
 
 
 async def test_an_emptied_partition_is_shut_and_not_opened_over_the_ledgers_events(

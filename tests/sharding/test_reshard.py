@@ -14,7 +14,7 @@ from sharding.metrics import StockMetrics
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
 from sharding.partitions import Partitions
 from sharding.placement import Layout, home_shard
-from sharding.plans import split_evenly
+from sharding.plans import NEVER_FROZEN, Freeze, split_evenly
 from sharding.shards import ShardReading, Shards
 from sharding.stock import Stock
 from tests.sharding.conftest import LoadProduct, events_of
@@ -143,11 +143,21 @@ async def test_a_change_is_rolled_back_when_a_shard_cannot_be_fenced(
     real = Shards.tell
     told: list[int] = []
 
-    async def away(self: Shards, partition: int, *, epoch: int, version: int, serves: bool) -> str:
+    async def away(
+        self: Shards,
+        partition: int,
+        *,
+        epoch: int,
+        version: int,
+        serves: bool,
+        freeze: Freeze = NEVER_FROZEN,
+    ) -> str:
         if version == 3 and partition == self_partition and told:
             raise StockUnavailableError(Reason.NOT_EXECUTED, "away")
         told.append(partition)
-        return await real(self, partition, epoch=epoch, version=version, serves=serves)
+        return await real(
+            self, partition, epoch=epoch, version=version, serves=serves, freeze=freeze
+        )
 
     found = await stock._catalogue.find(product)
     assert found is not None

@@ -12,7 +12,7 @@ from sharding.cluster import Cluster, LaneKind
 from sharding.errors import NotOpenableError, ServerCountError
 from sharding.events import BEFORE_ALL, EventId, anchor
 from sharding.metrics import StockMetrics
-from sharding.outcomes import Deduction
+from sharding.outcomes import Deduction, Outcome, Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, Partitions
 from sharding.placement import base_partition, ledger_of
 from sharding.stock import Stock
@@ -98,8 +98,9 @@ async def test_a_product_s_events_are_in_its_server_s_stream_and_numbered_over_a
             str(each).encode() for each in products if each != product_id
         }
     head = await partitions.head(partition)
-    assert [stream[-1].id for stream in streams] == list(head.lasts)
-    assert max(head.lasts).number == head.number
+    lasts = [stream.last for stream in head.streams]
+    assert [stream[-1].id for stream in streams] == lasts
+    assert max(lasts).number == head.number
     numbers = sorted({entry.id.number for stream in streams for entry in stream})
     assert numbers == list(range(numbers[0], head.number + 1))
 
@@ -122,7 +123,8 @@ async def test_opening_needs_the_proof_of_every_stream(
         with pytest.raises(NotOpenableError, match="behind"):
             await partitions.open(partition, ahead, opening=90)
     opened = await partitions.open(partition, proofs, opening=90)
-    assert (opened.generation, set(opened.lasts)) == (90, {EventId(90, opened.number)})
+    assert opened.generation == 90
+    assert {stream.last for stream in opened.streams} == {EventId(90, opened.number)}
     assert await partitions.head(partition, opening=90) == opened
 
 
@@ -176,3 +178,46 @@ async def test_what_was_removed_from_a_stream_after_an_entry_is_known(
     assert await is_whole_after(found[5].id)
     await sell(stock, products[1], 8)
     assert await is_whole_after(found[5].id)
+
+
+async def test_a_server_that_is_behind_stops_the_sale_of_its_own_products_only(
+    services: LocalStack,
+) -> None:
+    limit = 100
+    settings = settings_for(
+        services,
+        partitions=PARTITIONS,
+        default_shards=1,
+        redis_patience_ms=300,
+        backlog_max=limit,
+    )
+    cluster = await Cluster.connect(settings, StockMetrics(CollectorRegistry()), ledgers=LEDGERS)
+    stock = Stock(cluster, StockMetrics(CollectorRegistry()))
+    partitions = Partitions(cluster, partitions=PARTITIONS)
+    partition, (first, behind, last) = await of_each_ledger(partitions)
+    for product_id in (first, behind, last):
+        await stock.load(plan_for(product_id, 1_000))
+
+    async def outcome(product_id: int) -> tuple[Outcome, Reason]:
+        (answer,) = await stock.deduct([Deduction(f"r{next(_product_ids)}", product_id, 1)])
+        return answer.outcome, answer.reason
+
+    async def catch_up(*ledgers: int) -> None:
+        head = await partitions.head(partition)
+        for ledger in ledgers:
+            await partitions.note_applied(
+                partition, EventId(head.generation, head.number), ledger=ledger
+            )
+
+    await catch_up(0, 1, 2)
+    for _ in range(limit):
+        assert await outcome(first) == (Outcome.DEDUCTED, Reason.NONE)
+        await catch_up(0, 2)
+    assert await outcome(behind) == (Outcome.UNAVAILABLE, Reason.LEDGER_BEHIND)
+    assert await outcome(first) == await outcome(last) == (Outcome.DEDUCTED, Reason.NONE)
+    streams = (await partitions.head(partition)).streams
+    assert [stream.is_behind for stream in streams] == [False, True, False]
+    await catch_up(1)
+    assert await outcome(behind) == (Outcome.DEDUCTED, Reason.NONE)
+    await stock.drain()
+    await cluster.close()

@@ -12,11 +12,11 @@ from sharding.events import Counts, Event, EventId, Kind
 from sharding.outcomes import State
 from sharding.partitions import NOTHING_APPLIED, Checkpoint
 from sharding.placement import Layout
-from sharding.plans import LoadPlan, split_evenly
+from sharding.plans import NEVER_FROZEN, Freeze, LoadPlan, split_evenly
 from tests.simulation.observed import expect
 
 NO_UNITS = Counts(0, 0, 0, 0)
-COMES_IN = {Kind.LOAD: 1, Kind.RESTOCK: 1, Kind.REMOVE: -1, Kind.CLOSE: -1}
+COMES_IN = {Kind.LOAD: 1, Kind.RESTOCK: 1, Kind.BUFFER: 1, Kind.REMOVE: -1, Kind.CLOSE: -1}
 """Kinds of events by which units come in from outside or leave for it."""
 MOVES = {Kind.PUT: 1, Kind.TAKE: -1}
 PASSED_MAX = 20
@@ -55,6 +55,10 @@ class Row:
     sold: int = 0
     held: int = 0
     """Units held for orders; part of `available` no more."""
+    buffer: int = 0
+    """Units kept back; part of `available` no more."""
+    released: int = 0
+    """Units that left the buffer since the load."""
     max_per_user: int = 0
     status: State = State.CLOSED
     epoch: int = 0
@@ -65,6 +69,7 @@ class Row:
     plan: LoadPlan | None = None
     states: dict[int, dict[int, str]] = field(default_factory=dict)
     """For each epoch the state of each of its shards, as far as its events are applied."""
+    freeze: Freeze = NEVER_FROZEN
     counts: dict[int, tuple[int, Counts]] = field(default_factory=dict)
     """For each shard its epoch and its counts, added up from its events alone."""
 
@@ -85,33 +90,54 @@ class Ledger:
     def __init__(self, partitions: int) -> None:
         self.rows: dict[int, Row] = {}
         self.applied = [NOTHING_APPLIED] * partitions
+        self.told: dict[int, int] = {}
+        """The number that each partition's head was last told to be applied."""
         self.openings = [0] * partitions
         self.seconds: list[SecondEffect] = []
         """Second effects that are to be undone."""
+        self.drifts: int = 0
+        """Numbers of differences that were given out."""
         self.kept: int = 0
         """Units of second effects that the ledger had by closing the product."""
         self._journal: set[tuple[int, str, str]] = set()
 
     # What operators want.
 
-    def begin_load(self, product_id: int, shards: int) -> LoadPlan:
+    def begin_load(self, product_id: int, shards: int, *, buffer_percent: int) -> LoadPlan:
         """A closed product is to be sold from so many shards."""
         row = self.rows[product_id]
         assert row.status is State.CLOSED
         row.former = (row.former | {row.shards}) - {0, shards}
         row.epoch, row.version, row.shards = row.epoch + 1, row.next_version, shards
         row.status = State.LOADING
+        row.buffer, row.released = row.available * buffer_percent // 100, 0
+        row.available -= row.buffer
         row.plan = LoadPlan(
             product_id,
             row.epoch,
             Layout(row.version, shards),
             split_evenly(row.available, shards),
-            buffer=0,
+            buffer=row.buffer,
             sold_before=row.sold,
             former_shards=tuple(sorted(row.former)),
             max_per_user=row.max_per_user,
+            freeze=row.freeze,
         )
         return row.plan
+
+    def release_buffer(self, product_id: int, units: int) -> None:
+        """Units leave the buffer for the shards."""
+        row = self.rows[product_id]
+        row.buffer -= units
+        row.released += units
+        row.available += units
+
+    def finish_close(self, product_id: int) -> None:
+        """Every shard has given its units back."""
+        row = self.rows[product_id]
+        row.status = State.CLOSED
+        row.available += row.buffer
+        row.buffer = 0
 
     def begin_opening(self, partition: int, *, above: int) -> int:
         """As ledger/openings.py does."""

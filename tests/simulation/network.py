@@ -150,16 +150,18 @@ class Network:
         self._executed = executed
         self._stalled_until: dict[int, float] = {}
         self._cut_until: dict[int, float] = {}
-        self._refusing_until: dict[int, float] = {}
+        self._refusing_until: dict[tuple[int, str], float] = {}
         self._alone: set[int] = set()
 
     def leave_alone(self, node: FakeNode) -> None:
         """From here on no replica confirms what a node writes."""
         self._alone.add(node.number)
 
-    def refuse(self, node: FakeNode, seconds: float) -> None:
-        """A node takes no connection for so long; whoever calls it knows that it did nothing."""
-        self._refusing_until[node.number] = asyncio.get_running_loop().time() + seconds
+    def refuse(self, node: FakeNode, seconds: float, *, caller: str = "") -> None:
+        """A node takes no connection for so long, of one process or of all; whoever calls it knows that
+        it did nothing."""
+        until_s = asyncio.get_running_loop().time() + seconds
+        self._refusing_until[node.number, caller] = until_s
 
     def send(
         self, caller: Caller, node: FakeNode, words: list[bytes], *, waits: bool
@@ -168,7 +170,9 @@ class Network:
         loop = asyncio.get_running_loop()
         self.calls += 1
         self._disturb(caller, node, loop.time())
-        call = Call(self.calls, caller, node, words, self._fate(node, loop.time(), waits=waits))
+        call = Call(
+            self.calls, caller, node, words, self._fate(caller, node, loop.time(), waits=waits)
+        )
         self._trace.note("send", caller.name, call.number, node.number, call.name, call.fate)
         course = self._bounded(self._course(call), node, loop.time(), waits=waits)
         call.is_confirmed = waits and course.error is None
@@ -201,8 +205,9 @@ class Network:
             # It finishes the step that it is in: a process ends at an await.
             asyncio.get_running_loop().call_soon(caller.crash)
 
-    def _fate(self, node: FakeNode, now_s: float, *, waits: bool) -> Fate:
-        if self._refusing_until.get(node.number, -inf) > now_s:
+    def _fate(self, caller: Caller, node: FakeNode, now_s: float, *, waits: bool) -> Fate:
+        refused = ((node.number, caller.name), (node.number, ""))
+        if any(self._refusing_until.get(key, -inf) > now_s for key in refused):
             return Fate.NOT_SENT
         if node.is_dead or self._cut_until.get(node.number, -inf) > now_s:
             return self._rng.choice((Fate.NOT_SENT, Fate.LOST_BEFORE))

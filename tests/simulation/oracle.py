@@ -39,7 +39,7 @@ UNASKED_S = 5.0
 """For so long after a node was in trouble it may be that somebody went on without asking it."""
 MAY_HAVE_RUN = frozenset((Reason.OUTCOME_UNKNOWN, Reason.NOT_REPLICATED))
 
-_BRINGS = {Kind.LOAD: 1, Kind.RESTOCK: 1, Kind.REMOVE: -1, Kind.CLOSE: -1}
+_BRINGS = {Kind.LOAD: 1, Kind.RESTOCK: 1, Kind.BUFFER: 1, Kind.REMOVE: -1, Kind.CLOSE: -1}
 """Kinds of events by which units come in from outside or leave for it."""
 
 
@@ -106,7 +106,7 @@ class Oracle:
                 product.limits[int(args[3])] = int(args[10])
         if name not in ("deduct", "put", "restock", "remove"):
             return How()
-        return How(args[8].decode() if name == "deduct" else "home", int(args[3]))
+        return How(args[9].decode() if name == "deduct" else "home", int(args[3]))
 
     def _read_shard(self, node: FakeNode, key: bytes, product_id: int, partition: int) -> None:
         fields = node.hash_fields(key)
@@ -141,7 +141,7 @@ class Oracle:
             self._judge_home(event.product_id, line, entry)
         self.orders.judge(entry)
         self._book(entry)
-        if event.kind in (Kind.LOAD, Kind.RESTOCK, Kind.UNDO):
+        if event.kind in (Kind.LOAD, Kind.RESTOCK, Kind.BUFFER, Kind.UNDO):
             product = self.products[event.product_id]
             # A restock is told under its id, whatever else has come in.
             restocked = event.request_id if event.kind is Kind.RESTOCK else ""
@@ -213,13 +213,18 @@ class Oracle:
         expect(effect.place.partition == expected, f"{name} astray")
 
     def _judge_home(self, product_id: int, line: Sale, entry: Entry) -> None:
-        """A line of an order is taken at its home and nowhere else."""
+        """A line of an order is taken at its home or, as a visit, at the home's alternate."""
         product = self.products[product_id]
         name = f"I4: {line} of product {product_id}, {entry.how}"
-        expect(entry.how.mode != "visit", f"{name} by a visit")
         shards = self._shards_of(product, entry.how, name)
-        home = home_shard(product.home_key(line.request_id, line.user_id), shards)
-        expected = self._partition_of(product_id, home, shards)
+        shard: int | None = home_shard(product.home_key(line.request_id, line.user_id), shards)
+        if entry.how.mode == "visit":
+            expect(not product.limits, f"{name} away from the user's home")
+            self.orders.judge_visit(product_id, line, name)
+            shard = alternate_shard(home_shard(line.request_id, shards), shards)
+        expect(shard is not None, f"{name} where there is no alternate")
+        assert shard is not None
+        expected = self._partition_of(product_id, shard, shards)
         expect(entry.partition == expected, f"{name} astray in {entry.partition}")
 
     def _shards_of(self, product: Product, how: How, name: str) -> int:

@@ -92,6 +92,8 @@ class Asked:
     """Somebody was told that it is released, though it had never come."""
     is_refused: bool = False
     """Somebody was told for good that its first line is short."""
+    has_first_try: bool = False
+    """Somebody has sent a call that says that it is the first."""
     holds: dict[tuple[int, str], Hold] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
 
@@ -200,6 +202,14 @@ class OrderBook:
             is_sold_alone = len(order.lines) == 1 and order.calls["sell"]
             expect(is_sold_alone, f"{name} is sold, but nobody wanted that")
 
+    def judge_visit(self, product_id: int, line: Sale, name: str) -> None:
+        """A stand-in takes the first line of a first try, and further lines when they first come."""
+        order = self.orders[line.order_id]
+        expect(line.request_id == order.request_id, f"{name}, though its home alone may retake it")
+        is_first = product_id == order.lines[0].product_id
+        expect(order.has_first_try or not is_first, f"{name}, though no try was the first")
+        self._counts["orders at alternates" if is_first else "further lines at alternates"] += 1
+
     def _judge_decision(self, entry: Entry, decision: Decision) -> None:
         event = entry.event
         order = self.orders[decision.order_id]
@@ -259,6 +269,7 @@ class OrderBook:
             for line in order.lines
         }
         order.since = order.since or since
+        order.has_first_try |= attempt == 1
         return Sending(order, kind, since, order.first_hold, attempt)
 
     def answered(self, sent: Sending, answer: OrderAnswer) -> None:

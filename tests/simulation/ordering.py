@@ -8,10 +8,11 @@ from sharding.errors import StockUnavailableError
 from sharding.ordering import Orders
 from sharding.orders import Line, OrderAnswer, canonical
 from sharding.outcomes import Outcome
+from sharding.placement import Layout, home_shard
 from tests.simulation.observed import ViolationError, expect
 from tests.simulation.order_book import Asked, E, H
 from tests.simulation.shop import Shop, together
-from tests.simulation.worker import sweep, sweep_everywhere
+from tests.simulation.worker import catch_up_everywhere, sweep, sweep_everywhere
 from tests.simulation.world import PARTITIONS, Process
 
 TTLS_S = (0.05, 0.5, 3.0, 30.0, 600.0)
@@ -34,7 +35,10 @@ def new_order(shop: Shop) -> Asked:
         quantity = shop.quantity(product_id) if rng.random() < 0.3 else rng.randint(1, 3)
         lines.append(Line(product_id, quantity))
     is_named = any(shop.ledger.rows[line.product_id].max_per_user for line in lines)
-    user_id = rng.randrange(0 if not is_named else 1, 4)
+    return _made_up(shop, rng.randrange(0 if not is_named else 1, 4), lines)
+
+
+def _made_up(shop: Shop, user_id: int, lines: Sequence[Line]) -> Asked:
     order = Asked(len(shop.oracle.orders.orders) + 1, user_id, canonical(lines))
     shop.oracle.orders.knows(order)
     return order
@@ -155,6 +159,43 @@ async def order_after_its_release(shop: Shop) -> None:
     await together(arrive(), insist(shop, wanted, "release", tries=shop.rng.randint(0, 2)))
 
 
+async def order_past_a_home(shop: Shop) -> None:
+    """A node with a line's home refuses one process or all of them while the order is sent, perhaps
+    several times; the first copy may be held up."""
+    rng, rows = shop.rng, shop.ledger.rows.values()
+    split = [row.product_id for row in rows if row.shards > 1 and not row.max_per_user]
+    if not split:
+        return
+    products = rng.sample(split, rng.randint(1, len(split)))
+    wanted = _made_up(shop, 0, [Line(each, rng.randint(1, 2)) for each in products])
+    product_id = rng.choice((wanted.lines[0], *wanted.lines)).product_id
+    kind = rng.choice(("reserve", "reserve", "sell"))
+    node = shop.world.node_of(_home(shop, wanted, product_id))
+    caller = rng.choice(("", "", shop.world.any_process().name))
+
+    async def shut() -> None:
+        await shop.pause(rng.choice((0.0, 0.0, 0.1)))
+        shop.world.network.refuse(node, rng.choice((0.5, 5.0)), caller=caller)
+
+    async def send(attempt: int, latest_s: float) -> None:
+        await shop.pause(latest_s)
+        await insist(shop, wanted, kind, tries=rng.randint(0, 2), attempt=attempt)
+
+    repeats = (send(rng.choice((0, 2)), 0.3) for _ in range(rng.choice((0, 0, 1, 2))))
+    await together(shut(), send(1, rng.choice((0.01, 0.3, 1.0))), *repeats)
+    if rng.random() < 0.7:
+        await insist(shop, wanted, rng.choice(ENDS), tries=rng.randint(0, 3))
+
+
+def _home(shop: Shop, order: Asked, product_id: int) -> int:
+    """The partition where a line of an order belongs."""
+    shards = shop.ledger.rows[product_id].shards
+    key = shop.oracle.products[product_id].home_key(order.request_id, order.user_id)
+    return Layout(0, shards).partition(
+        home_shard(key, shards), product_id=product_id, partitions=PARTITIONS
+    )
+
+
 async def confirm_late(shop: Shop) -> None:
     """An order is held for a moment, expires by itself or by a look, and is paid after that."""
     rng = shop.rng
@@ -272,6 +313,7 @@ async def _ask_for_good(shop: Shop, found: Asked) -> None:
     kinds = ["get", "confirm", "release", "reserve", "sell"]
     shop.rng.shuffle(kinds)
     for kind in kinds:
+        await catch_up_everywhere(shop)
         answer = await call(shop, found, kind, attempt=2)
         expect(
             answer is not None and answer.outcome not in OPEN,

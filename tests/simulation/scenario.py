@@ -6,11 +6,12 @@ ACTIONS with its weight. What must hold all the time belongs into the Oracle.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from random import Random
 
 from sharding.errors import CloseBusyError, StockUnavailableError
-from sharding.events import BEFORE_ALL, EventId
+from sharding.events import BEFORE_ALL, EventId, Repair
 from sharding.keys import events
 from sharding.outcomes import (
     Answer,
@@ -23,7 +24,8 @@ from sharding.outcomes import (
     State,
 )
 from sharding.placement import Layout, home_shard
-from tests.simulation.ledger import Row
+from sharding.plans import Freeze
+from tests.simulation.ledger import NO_UNITS, Row
 from tests.simulation.network import Fate, Faults
 from tests.simulation.observed import Request, ViolationError
 from tests.simulation.oracle import Oracle
@@ -35,12 +37,14 @@ from tests.simulation.ordering import (
     order_in_a_hurry,
     order_much,
     order_otherwise,
+    order_past_a_home,
     put_orders_aside,
     settle_orders,
     sweep_some,
 )
 from tests.simulation.shop import TRIES_MAX, Shop, together
 from tests.simulation.worker import (
+    bring_buffer,
     catch_up,
     catch_up_everywhere,
     drive,
@@ -53,6 +57,7 @@ from tests.simulation.world import PARTITIONS, Process, World
 SHARD_COUNTS = (1, 2, 3, 4, 6, 12)
 PRODUCTS_MAX = 3
 USER_LIMITS = (0, 0, 0, 2, 9)
+BUFFER_PERCENTS = (0, 0, 20, 50)
 STOCKS = (0, 5, 12, 30, 100, 300)
 STOCKS_LIMITED = (5, 12, 30)
 RECORD_TTL_S = 86_400
@@ -65,6 +70,8 @@ KNOWN_ASKED_AGAIN = 10
 """Requests that are asked again at the end though their outcome is known."""
 LOSSY = 0.5
 """How many simulations have replicas that lack what they have not confirmed."""
+EPOCHS_AWAY = 1_000
+"""So many loads no product has."""
 SOLD_OUT_WITHIN = 60
 """Sales by which a product is sold out at the end."""
 
@@ -79,6 +86,7 @@ async def play(world: World, oracle: Oracle) -> None:
             node.remember_unconfirmed()
     for partition in range(PARTITIONS):
         await open_partition(shop, partition)
+    await catch_up_everywhere(shop)
     for product_id in range(1, world.rng.randint(1, PRODUCTS_MAX) + 1):
         limit = world.rng.choice(USER_LIMITS)
         stocks = STOCKS_LIMITED if limit else STOCKS
@@ -258,6 +266,16 @@ async def _adjust(shop: Shop, kind: str, quantity: int) -> None:
     await shop.insist(request, await shop.send(request, attempt=0), tries=shop.rng.randint(0, 3))
 
 
+async def release_buffer(shop: Shop) -> None:
+    """Units come on sale that were kept back; a worker sees to it, or two, or the next time."""
+    row = shop.ledger.rows[shop.any_product()]
+    if row.status is not State.OPEN or not row.buffer:
+        return
+    shop.ledger.release_buffer(row.product_id, shop.rng.randint(1, row.buffer))
+    workers = shop.rng.choice((0, 1, 2))
+    await together(*(bring_buffer(shop, row.product_id) for _ in range(workers)))
+
+
 async def read(shop: Shop) -> None:
     """A look at a product's counts."""
     product_id = shop.any_product()
@@ -273,7 +291,7 @@ async def read(shop: Shop) -> None:
 async def reload(shop: Shop) -> None:
     """A product is taken off sale and put on again, often with another number of shards."""
     row = shop.ledger.rows[shop.any_product()]
-    if row.status is not State.OPEN or row.is_changing:
+    if row.status is not State.OPEN or row.is_changing or row.freeze.frozen:
         return
     row.status = State.CLOSING
     shop.oracle.products[row.product_id].shut += 1
@@ -311,6 +329,68 @@ async def rebalance(shop: Shop) -> None:
         return
 
 
+async def audit(shop: Shop) -> None:
+    """Every shard's counts are told; now and then one is repaired that has nothing to be repaired."""
+    row = shop.ledger.rows[shop.any_product()]
+    try:
+        marked = await shop.ask(lambda process: process.stock.mark(row.product_id))
+        if marked is None or not marked.markers or shop.rng.random() < 0.5:
+            return
+        marker = shop.rng.choice(marked.markers)
+        shop.ledger.drifts += 1
+        nothing = Repair(shop.ledger.drifts, NO_UNITS, NO_UNITS, "somebody")
+        await shop.ask(
+            lambda process: process.stock.repair(
+                row.product_id, marker.partition, nothing, epoch=marked.epoch, reason="nothing"
+            )
+        )
+    except StockUnavailableError:
+        return
+
+
+async def undo_too_late(shop: Shop) -> None:
+    """A worker wants an effect undone whose load is over: the ledger has its units."""
+    row = shop.ledger.rows[shop.any_product()]
+    partition = Layout(0, 1).partition(0, product_id=row.product_id, partitions=PARTITIONS)
+    try:
+        is_back = await shop.ask(
+            lambda process: process.stock.undo(
+                row.product_id,
+                epoch=row.epoch + EPOCHS_AWAY,
+                partition=partition,
+                request_id="long ago",
+                quantity=1,
+                undone=EventId(1, 1),
+            )
+        )
+    except StockUnavailableError:
+        return
+    if is_back:
+        raise ViolationError(f"I1: units of another load came back to {row}")
+
+
+async def freeze(shop: Shop) -> None:
+    """A product is frozen for a while, whatever happens to it meanwhile."""
+    row = shop.ledger.rows[shop.any_product()]
+    if row.status is not State.OPEN or row.freeze.frozen:
+        return
+    product = shop.oracle.products[row.product_id]
+    product.shut += 1
+    row.freeze = Freeze(row.freeze.version + 1, frozen=True)
+    with suppress(StockUnavailableError):
+        await shop.ask(lambda process: process.stock.freeze(row.product_id, row.freeze))
+    await shop.pause(2.0)
+    resumed = Freeze(row.freeze.version + 1, frozen=False)
+    await shop.manage(lambda process: _told_everywhere(process, row.product_id, resumed))
+    row.freeze = resumed
+    product.shut += 1
+
+
+async def _told_everywhere(process: Process, product_id: int, decision: Freeze) -> None:
+    if await process.stock.freeze(product_id, decision):
+        raise StockUnavailableError(Reason.NOT_EXECUTED, "a shard was not told")
+
+
 async def reopen_a_partition(shop: Shop) -> None:
     """A worker opens a partition that is open, as after a change of its node."""
     await open_partition(shop, shop.rng.randrange(PARTITIONS))
@@ -335,6 +415,7 @@ async def lose_a_node(shop: Shop) -> None:
     await shop.pause(shop.rng.choice((0.1, 4.0)))
     partitions = world.promote_replica_of(dead)
     world.is_losing = False
+    shop.ledger.told.clear()
     world.trace.note("replica promoted", partitions)
     shop.oracle.lost([world.node_of(p) for p in range(PARTITIONS)], partitions)
     await shop.pause(shop.rng.choice((0.0, 0.1, 5.0)))
@@ -393,12 +474,16 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
     (restock, 2),
     (remove, 2),
     (read, 2),
+    (release_buffer, 2),
     (reload, 1),
     (buy_with_a_copy_held_up, 3),
     (buy_too_late, 1),
     (resolve, 3),
     (change_layout, 6),
     (rebalance, 0.5),
+    (audit, 1.5),
+    (freeze, 0.5),
+    (undo_too_late, 0.5),
     (work, 1.5),
     (lose_a_node, 1),
     (move_a_partition, 0.3),
@@ -409,6 +494,7 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
     (order_much, 3),
     (end_an_order, 6),
     (order_after_its_release, 2),
+    (order_past_a_home, 8),
     (confirm_late, 4),
     (order_otherwise, 2),
     (sweep_some, 4),
@@ -423,7 +509,8 @@ async def _load(shop: Shop, product_id: int) -> None:
     row = shop.ledger.rows[product_id]
     is_fixed = row.max_per_user and row.shards
     shards = row.shards if is_fixed else shop.rng.choice(SHARD_COUNTS)
-    plan = shop.ledger.begin_load(product_id, shards)
+    percent = shop.rng.choice(BUFFER_PERCENTS)
+    plan = shop.ledger.begin_load(product_id, shards, buffer_percent=percent)
     await shop.manage(lambda process: process.stock.load(plan))
     shop.ledger.rows[product_id].status = State.OPEN
 
@@ -446,7 +533,7 @@ async def _close(shop: Shop, row: Row) -> None:
         for partition in range(PARTITIONS):
             await catch_up(shop, partition)
         if shop.ledger.is_closed(row.product_id, closed[-1]):
-            row.status = State.CLOSED
+            shop.ledger.finish_close(row.product_id)
             return
     raise ViolationError(f"{row} cannot be closed")
 
@@ -480,6 +567,8 @@ async def _finish_work(shop: Shop) -> None:
         await drive(shop, change, tries=TRIES_MAX)
         if change.state in ("wanted", "active"):
             raise ViolationError(f"{change} is not done after {TRIES_MAX} tries")
+    for product_id in shop.ledger.rows:
+        await bring_buffer(shop, product_id)
     await catch_up_everywhere(shop)
     for second in list(shop.ledger.seconds):
         await undo(shop, second)
@@ -496,6 +585,7 @@ async def _ask_for_good(shop: Shop, request: Request) -> None:
 
 
 async def _send_for_good(shop: Shop, request: Request) -> None:
+    await catch_up_everywhere(shop)
     was_refused = request.refused_after and not request.effects
     answer = await shop.send(request, attempt=2)
     if answer is None or shop.is_open(answer) or answer.outcome is Outcome.UNAVAILABLE:
@@ -581,6 +671,7 @@ async def _expect(
     request = shop.new_request(product_id, "deduct", quantity)
     # Everybody but those who have bought before is somebody new.
     request.user_id = user_id or next(shop.newcomers)
+    await catch_up_everywhere(shop)
     answer = await shop.send(request, attempt=1)
     if answer is None or answer.outcome is not outcome:
         raise ViolationError(f"with nothing going wrong {request} got {answer}")

@@ -9,6 +9,7 @@ from sharding.errors import LayoutPassedError, StockUnavailableError
 from sharding.events import EventId, anchor, decode
 from sharding.keys import events
 from sharding.ordering import PARKED
+from sharding.outcomes import State
 from sharding.partitions import Checkpoint
 from tests.simulation.ledger import PASSED_MAX, Change, SecondEffect
 from tests.simulation.observed import ViolationError, expect
@@ -17,12 +18,12 @@ from tests.simulation.world import PARTITIONS, Process
 
 
 async def catch_up(shop: Shop, partition: int) -> bool:
-    """Apply what a partition's stream has; whether a replica was found to have it."""
+    """Apply what a partition's stream has, and tell it so; whether both was done."""
     key = events(shop.world.tags[partition], 0).encode()
     after = shop.ledger.applied[partition].id
     entries = shop.world.node_of(partition).entries_after(key, str(after).encode())
     if not entries:
-        return True
+        return await _tell_applied(shop, partition)
     last = EventId.parse(entries[-1][0])
     try:
         has_it = await shop.ask(
@@ -37,7 +38,26 @@ async def catch_up(shop: Shop, partition: int) -> bool:
         event = decode(event_id, dict(zip(flat[::2], flat[1::2], strict=True)))
         shop.ledger.apply(partition, event, Checkpoint(event_id, anchor(flat)))
     shop.world.trace.note("applied", partition, str(last))
-    return True
+    return await _tell_applied(shop, partition)
+
+
+async def _tell_applied(shop: Shop, partition: int) -> bool:
+    """Let a partition know how far the ledger is; whether it does."""
+    applied = shop.ledger.applied[partition].id
+    if shop.ledger.told.get(partition, -1) >= applied.number:
+        return True
+
+    async def work(process: Process) -> bool:
+        await process.partitions.note_applied(partition, applied)
+        return True
+
+    try:
+        is_told = await shop.ask(work)
+    except StockUnavailableError:
+        return False
+    if is_told:
+        shop.ledger.told[partition] = applied.number
+    return bool(is_told)
 
 
 async def catch_up_everywhere(shop: Shop) -> None:
@@ -88,6 +108,21 @@ async def undo(shop: Shop, second: SecondEffect) -> None:
             shop.oracle.undone(second.product_id, second.request_id, is_back=is_back)
 
     await shop.manage(work)
+
+
+async def bring_buffer(shop: Shop, product_id: int) -> None:
+    """Bring on sale what has left a product's buffer by now."""
+    row = shop.ledger.rows[product_id]
+    epoch, released = row.epoch, row.released
+
+    async def work(process: Process) -> None:
+        units = await process.stock.bring_buffer(product_id, epoch=epoch, released=released)
+        is_over = row.epoch != epoch or row.status is not State.OPEN
+        expect(units is not None or is_over, f"{row} takes nothing from its buffer")
+        shop.oracle.counts["units of buffers"] += units or 0
+
+    if released:
+        await shop.manage(work)
 
 
 async def sweep(shop: Shop, partition: int, *, limit: int) -> int:

@@ -28,6 +28,7 @@ Result = TypeVar("Result")
 
 MASTERS = 3
 PARTITIONS = 12
+BACKLOG_MAX = 20
 
 _running: ContextVar["Process | None"] = ContextVar("_running", default=None)
 
@@ -47,9 +48,11 @@ class Equipment:
     def __init__(self, alter: Callable[[bytes], bytes] = bytes) -> None:
         self.engine = LuaEngine(alter)
         self.metrics = StockMetrics(CollectorRegistry())
-        self.settings = StockSettings.model_validate(
+        settings = StockSettings.model_validate(
             {"partitions": PARTITIONS, "default_shards": 6, "redis_timeout_ms": 1_000}
         )
+        # Below what may be set, because a simulation is short.
+        self.settings = settings.model_copy(update={"backlog_max": BACKLOG_MAX})
 
 
 class SimulatedCluster(Cluster):

@@ -18,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from inventory.v1 import admin_pb2, admin_pb2_grpc, inventory_pb2, inventory_pb2_grpc
+from tests.unit.client_journal import Journal, JournalCalls
 from tests.unit.client_orders import HoldCalls, OrderCalls, Orders
 
 HANG_MAX_S = 60.0
@@ -50,6 +51,7 @@ class Inventory:
     def __init__(self) -> None:
         self.products: dict[int, Product] = {}
         self.orders = Orders(self.products)
+        self.journal = Journal()
         self.order_faults: deque[Fault] = deque()
         self.faults: deque[Fault] = deque()
         self.other_faults: deque[Fault] = deque()
@@ -215,10 +217,14 @@ class OrderSide(OrderCalls, inventory_pb2_grpc.InventoryServiceServicer):
         )
 
 
-class OperatorSide(HoldCalls, admin_pb2_grpc.AdminServiceServicer):
+class OperatorSide(HoldCalls, JournalCalls, admin_pb2_grpc.AdminServiceServicer):
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._book = inventory.orders
+        self._journal = inventory.journal
+
+    def _refuse(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> None:
+        fail(context, Fault(code, reason))
 
     def PutProduct(self, request, context):  # noqa: N802
         product = Product(request.total_stock, request.total_stock, open=False)
@@ -251,6 +257,9 @@ class OperatorSide(HoldCalls, admin_pb2_grpc.AdminServiceServicer):
         if not replayed:
             self._inventory.products[request.product_id].available += request.quantity
             self._inventory.products[request.product_id].total += request.quantity
+            self._inventory.journal.happen(
+                kind="restock", product_id=request.product_id, actor=request.actor
+            )
         self._inventory.fail_next(context)
         return admin_pb2.RestockResponse(replayed=replayed)
 
@@ -258,6 +267,16 @@ class OperatorSide(HoldCalls, admin_pb2_grpc.AdminServiceServicer):
         if self._inventory.products[request.product_id].available < request.quantity:
             fail(context, Fault(grpc.StatusCode.FAILED_PRECONDITION, "INSUFFICIENT_STOCK"))
         return admin_pb2.RemoveResponse()
+
+    def ReleaseBuffer(self, request, context):  # noqa: N802
+        replayed = request.request_id in self._inventory.changes
+        self._inventory.changes.add(request.request_id)
+        product = self._inventory.products[request.product_id]
+        quantity = request.quantity or 40
+        if not replayed:
+            product.available += quantity
+        self._inventory.fail_next(context)
+        return admin_pb2.ReleaseBufferResponse(quantity=quantity, replayed=replayed)
 
     def SetShards(self, request, context):  # noqa: N802
         self._inventory.fail_next(context)

@@ -123,6 +123,16 @@ def test_a_repeated_restock_is_a_replay(ctl, capsys, inventory):
     assert inventory.products[1001].total == 150
 
 
+def test_a_repeated_release_of_the_buffer_is_a_replay(ctl, capsys, inventory):
+    line = "product release-buffer 1001 --quantity 30 --request-id b1 --reason low --actor me"
+    first = {"quantity": 30, "replayed": False, "request_id": "b1"}
+    assert ctl.json(capsys, line) == (Exit.OK, first)
+    assert ctl.json(capsys, line) == (Exit.OK, first | {"replayed": True})
+    assert inventory.products[1001].available == 130
+    assert ctl("product release-buffer 1001 --request-id b2") == Exit.OK
+    assert "40 units of product 1001 left the buffer (request b2)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("count", "pinned"), [("12", 12), ("auto", 0), ("0", 0)])
 def test_the_shard_count_is_set_or_left_to_the_demand(ctl, capsys, inventory, count, pinned):
     inventory.products[1001].pinned_shards = 6
@@ -262,7 +272,7 @@ def test_a_service_in_good_health_has_no_findings(ctl, capsys):
     code, printed = ctl.json(capsys, "doctor")
     assert (code, printed["healthy"]) == (Exit.OK, True)
     assert {each["check"] for each in printed["findings"]} == {
-        "reachable", "serving", "version", "partitions", "backlog", "schema",
+        "reachable", "serving", "version", "mode", "partitions", "backlog", "schema",
     }  # fmt: skip
 
 
@@ -273,6 +283,8 @@ def test_a_service_in_good_health_has_no_findings(ctl, capsys):
         (lambda cluster: cluster.ClearField("partitions"), "partitions", "none"),
         (lambda cluster: setattr(cluster.partitions[2], "backlog", 99_999), "backlog", "in 2"),
         (lambda cluster: setattr(cluster, "schema_version", 0), "schema", "no tables"),
+        (lambda cluster: setattr(cluster, "mode", "buffer"), "mode", "sold from the ledger"),
+        (lambda cluster: setattr(cluster, "mode", "leaving"), "mode", "nothing is sold"),
     ],
 )
 def test_what_is_wrong_is_found_with_a_remedy(ctl, capsys, inventory, spoil, check, said):
@@ -283,6 +295,13 @@ def test_what_is_wrong_is_found_with_a_remedy(ctl, capsys, inventory, spoil, che
     assert finding["check"] == check
     assert said in finding["detail"]
     assert finding["remedy"]
+
+
+def test_a_service_without_redis_needs_no_partitions(ctl, capsys, inventory):
+    inventory.cluster.ClearField("partitions")
+    inventory.cluster.mode = "mysql"
+    code, printed = ctl.json(capsys, "doctor")
+    assert (code, printed["healthy"]) == (Exit.OK, True)
 
 
 def test_closed_partitions_are_named_by_reason(ctl, capsys, inventory):

@@ -383,6 +383,13 @@ async def test_a_lost_reply_restocks_once(client, inventory):
     assert inventory.products[1].total == 1_000_005
 
 
+async def test_a_lost_reply_releases_the_buffer_once(client, inventory):
+    inventory.other_faults.append(Fault(grpc.StatusCode.DEADLINE_EXCEEDED))
+    released = await client.release_buffer(1, 5, reason="low", actor="me")
+    assert (released.quantity, released.replayed) == (5, True)
+    assert inventory.products[1].available == 1_000_005
+
+
 async def test_a_removal_of_more_than_there_is_is_refused(client):
     with pytest.raises(NotEnoughStock):
         await client.remove(1, 2_000_000)

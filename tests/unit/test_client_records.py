@@ -32,6 +32,27 @@ from inventory.client import (
     Stock,
     rpcs,
 )
+from inventory.client.audits import (
+    Audit,
+    Repair,
+    RepairSide,
+    ShardDrift,
+    UnitBalance,
+    audit_of,
+    balance_of,
+    drift_of,
+    repair_of,
+)
+from inventory.client.journal import (
+    DeadLetter,
+    DeadLetterPage,
+    TimelineEntry,
+    TimelinePage,
+    dead_letter_of,
+    dead_letter_page_of,
+    timeline_entry_of,
+    timeline_page_of,
+)
 from inventory.client.messages import build
 from inventory.client.orders import event_of, hold_of, hold_page_of, order_of
 from inventory.client.records import cluster_of, loaded_of, product_of, resolved_of, stock_of
@@ -60,6 +81,14 @@ RPCS = [value for value in vars(rpcs).values() if isinstance(value, Rpc)]
         (Event, inventory_pb2.WatchEventsResponse, set()),
         (Hold, admin_pb2.Hold, set()),
         (HoldPage, admin_pb2.ListHoldsResponse, set()),
+        (DeadLetter, admin_pb2.DeadLetter, set()),
+        (DeadLetterPage, admin_pb2.ListDeadLettersResponse, set()),
+        (TimelineEntry, admin_pb2.TimelineEntry, set()),
+        (TimelinePage, admin_pb2.GetTimelineResponse, set()),
+        (Audit, admin_pb2.AuditResponse, set()),
+        (Repair, admin_pb2.RepairResponse, set()),
+        (ShardDrift, admin_pb2.ShardDrift, set()),
+        (UnitBalance, admin_pb2.UnitBalance, set()),
     ],
 )
 def test_a_record_has_the_fields_of_its_message(record, message, own):
@@ -77,6 +106,13 @@ def test_a_record_has_the_fields_of_its_message(record, message, own):
         (event_of, inventory_pb2.WatchEventsResponse),
         (hold_of, admin_pb2.Hold),
         (hold_page_of, admin_pb2.ListHoldsResponse),
+        (dead_letter_of, admin_pb2.DeadLetter),
+        (dead_letter_page_of, admin_pb2.ListDeadLettersResponse),
+        (timeline_entry_of, admin_pb2.TimelineEntry),
+        (timeline_page_of, admin_pb2.GetTimelineResponse),
+        (audit_of, admin_pb2.AuditResponse),
+        (drift_of, admin_pb2.ShardDrift),
+        (balance_of, admin_pb2.UnitBalance),
     ],
 )
 def test_every_number_of_a_message_arrives_in_its_own_field(read, message):
@@ -89,6 +125,13 @@ def test_every_number_of_a_message_arrives_in_its_own_field(read, message):
     for number, name in enumerate(numbers, start=1):
         setattr(filled, name, number)
     assert [getattr(read(filled), name) for name in numbers] == list(range(1, len(numbers) + 1))
+
+
+def test_counts_that_the_journal_does_not_know_are_none_and_no_zeros():
+    unknown = timeline_entry_of(admin_pb2.TimelineEntry())
+    assert (unknown.available_before, unknown.available_after) == (None, None)
+    nothing = timeline_entry_of(admin_pb2.TimelineEntry(available_before=0, available_after=0))
+    assert (nothing.available_before, nothing.available_after) == (0, 0)
 
 
 @pytest.mark.parametrize("word", [0, 99])
@@ -149,3 +192,20 @@ def test_a_call_is_one_of_the_contract(rpc):
 def test_a_number_that_its_field_has_no_room_for_is_an_invalid_request(value: int) -> None:
     with pytest.raises(InvalidRequest, match="out of range"):
         build(inventory_pb2.GetStockRequest, product_id=value)
+
+
+def test_an_audit_and_a_repair_tell_of_their_drifts_and_a_side_that_is_new_is_not_guessed_at():
+    drifts = [
+        admin_pb2.ShardDrift(partition=n, first_event_id=f"1-{n}", side=side)
+        for n, side in enumerate((admin_pb2.REPAIR_SIDE_LIVE, admin_pb2.REPAIR_SIDE_LEDGER, 99))
+    ]
+    audit = audit_of(admin_pb2.AuditResponse(drifts=drifts, live={"available": 3}))
+    repair = repair_of(admin_pb2.RepairResponse(drifts=drifts, applied=True))
+    assert (repair.drifts, repair.applied) == (audit.drifts, True)
+    assert [drift.side for drift in audit.drifts] == [
+        RepairSide.LIVE,
+        RepairSide.LEDGER,
+        RepairSide.UNSPECIFIED,
+    ]
+    assert [drift.first_event_id for drift in audit.drifts] == ["1-0", "1-1", "1-2"]
+    assert audit.live.available == 3

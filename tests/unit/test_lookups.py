@@ -21,7 +21,7 @@ counts = st.sampled_from([1, 2, 3, 4, 6, 12, 24, 48])
 
 
 def lookups_of(shards: int, former: list[int]) -> Lookups:
-    settings = SimpleNamespace(partitions=PARTITIONS, record_cap=1, tombstone_cap=1)
+    settings = SimpleNamespace(partitions=PARTITIONS, record_cap=1, tombstone_cap=1, backlog_max=1)
     cluster = cast("Cluster", SimpleNamespace(settings=settings))
     return Lookups(
         Shards(cluster, PRODUCT, Layout(9, shards)),

@@ -13,12 +13,13 @@ from ledger.batch import (
     HoldKey,
     NewLayout,
     Opening,
+    Refusal,
     SecondEffect,
     ShardKey,
     TransferKey,
-    Undone,
 )
 from ledger.literals import journal_rows
+from ledger.merge import Chunk, cut, merge, received
 from ledger.products import JournalKind
 from ledger.service_events import Notice, ServiceEventKind
 from sharding.events import BEFORE_ALL, EventId, Kind
@@ -26,7 +27,6 @@ from sharding.orders import OrderState, request_id_of
 from sharding.partitions import Entry
 from tests.ledger.streams import FakeStream, chunk_of, flat
 from worker.applier import _parts
-from worker.merge import Chunk, cut, merge, received
 
 PRODUCTS = (11, 12)
 
@@ -108,6 +108,16 @@ def totals(batches: Sequence[Sequence[Chunk]]) -> Counter[object]:
             for name in ("available", "held", "sold", "loaded", "in_transit"):
                 found[key, name] += getattr(shard, name)
     return found
+
+
+def test_units_of_the_buffer_change_their_shard_alone() -> None:
+    stream = FakeStream(0)
+    entries = [stream.load(11, 100), stream.buffer(11, 40)]
+    batch = merge([chunk_of(0, BEFORE_ALL, entries)])
+    shard = batch.shards[ShardKey(11, 0)]
+    assert (shard.available, shard.loaded) == (140, 140)
+    assert shard.counts == (140, 0, 0, 140)
+    assert (batch.products, batch.rows) == ({}, 0)  # a release has changed the product's row itself
 
 
 @given(st.lists(step, max_size=40), st.integers(min_value=1, max_value=30))
@@ -235,8 +245,9 @@ def test_units_of_a_second_effect_that_came_back_change_their_shard_alone() -> N
     batch = merge([chunk_of(0, BEFORE_ALL, entries)], {EffectKey(11, "a", "deduct")})
     shard = batch.shards[ShardKey(11, 0)]
     assert (shard.available, shard.sold, shard.counts) == (10, 0, (10, 0, 0, 10))
-    assert batch.undone == [Undone(11, 0, entries[1].id, "a", entries[2].id)]
-    assert (batch.rows, batch.products) == (0, {})
+    (undone,) = batch.undone
+    assert undone[:7] == (11, 0, entries[1].id, "a", entries[2].id, 3, 10)
+    assert (batch.effects, batch.products, batch.rows) == ([], {}, 1)
 
 
 def test_a_shard_that_joins_a_layout_starts_with_nothing_and_one_that_has_a_part_keeps_it() -> None:
@@ -264,7 +275,7 @@ def test_the_latest_layout_of_a_batch_is_the_products_and_each_has_a_journal_row
     assert batch.layouts == {11: NewLayout(9, 24, "6 12")}
     rows = [row for effects in batch.effects for row in journal_rows(effects)]
     assert len(rows) == 2
-    assert rows[0].startswith("(11,'layout 9','layout',8,0,0,0,1,1,1,'rrr")
+    assert rows[0].startswith("(11,'layout 9','layout',8,0,0,0,NULL,1,1,1,'rrr")
     assert "'12 shards'" in rows[1]
     assert (batch.letters, batch.seconds, batch.products, batch.shards) == ([], [], {}, {})
     assert batch.product_ids == [11]
@@ -291,6 +302,27 @@ def test_a_tombstone_is_kept_and_changes_nothing() -> None:
     shard = batch.shards[ShardKey(11, 0)]
     assert (shard.available, shard.last_event) == (10, entries[1].id)
     assert (batch.rows, len(batch.raw)) == (0, 2)
+    assert batch.refusals == [Refusal(11, "never", "never")]
+
+
+def test_what_is_refused_for_good_is_noted_unless_nobody_could_sell_it() -> None:
+    stream = FakeStream(0)
+    line = request_id_of(9, 11)
+    entries = [
+        stream.load(11, 10),
+        stream.deduct(11, [("sold", 1)], refused=[("late", 20), (line, 30)]),
+        stream.deduct(11, [], refused=[("later", 40)]),
+        stream.tombstone(11, "elsewhere", tombstone="b"),
+        stream.tombstone(11, line),
+    ]
+    chunk = chunk_of(0, BEFORE_ALL, entries)
+    batch = merge([chunk])
+    assert batch.refusals == [
+        Refusal(11, "late", "refused", 20, user_id=7),
+        Refusal(11, "later", "refused", 40, user_id=7),
+    ]
+    assert batch.products[11].sold == 1
+    assert [delivery.rows for delivery in chunk.deliveries] == [1, 3, 1, 1, 1]
 
 
 def test_a_refused_change_of_layout_leaves_a_letter_and_nothing_else() -> None:
@@ -309,7 +341,7 @@ def test_held_units_leave_what_is_available_and_are_told_apart_from_sold_ones() 
     assert (shard.available, shard.held, shard.sold) == (5, 4, 1)
     assert [effects.kind for effects in batch.effects] == [JournalKind.DEDUCT, JournalKind.RESERVE]
     (row,) = journal_rows(batch.effects[1])
-    assert row.startswith("(11,'order 5 5','reserve',1,5,7,-4,3,1,2,''")
+    assert row.startswith("(11,'order 5 5','reserve',1,5,7,-4,5,3,1,2,''")
     (hold,) = batch.held.items()
     assert hold[0] == HoldKey(11, 3, "order 5 5")
     assert hold[1]._replace(at_ms=0) == Hold(order_id=5, user_id=7, quantity=4, at_ms=0)
@@ -319,12 +351,12 @@ def test_held_units_leave_what_is_available_and_are_told_apart_from_sold_ones() 
 @pytest.mark.parametrize(
     ("why", "counts", "row"),
     [
-        (OrderState.CONFIRMED, (0, -4, 4), "'confirm',2,5,7,-4,3,1,3,''"),
-        (OrderState.RETAKEN, (0, -4, 4), "'confirm',2,5,7,-4,3,1,3,'retaken'"),
-        (OrderState.RELEASED, (4, -4, 0), "'release',3,5,7,4,3,1,3,'released'"),
-        (OrderState.EXPIRED, (4, -4, 0), "'release',3,5,7,4,3,1,3,'expired'"),
-        (OrderState.REFUSED, (4, -4, 0), "'release',3,5,7,4,3,1,3,'refused'"),
-        (OrderState.REFUND_REQUIRED, (4, -4, 0), "'release',3,5,7,4,3,1,3,'refund required'"),
+        (OrderState.CONFIRMED, (0, -4, 4), "'confirm',2,5,7,-4,6,3,1,3,''"),
+        (OrderState.RETAKEN, (0, -4, 4), "'confirm',2,5,7,-4,6,3,1,3,'retaken'"),
+        (OrderState.RELEASED, (4, -4, 0), "'release',3,5,7,4,10,3,1,3,'released'"),
+        (OrderState.EXPIRED, (4, -4, 0), "'release',3,5,7,4,10,3,1,3,'expired'"),
+        (OrderState.REFUSED, (4, -4, 0), "'release',3,5,7,4,10,3,1,3,'refused'"),
+        (OrderState.REFUND_REQUIRED, (4, -4, 0), "'release',3,5,7,4,10,3,1,3,'refund required'"),
     ],
 )
 def test_the_end_of_a_hold_sells_its_units_or_brings_them_back_and_says_why(

@@ -8,12 +8,13 @@ from google.protobuf.descriptor import ServiceDescriptor
 from server.admin import AdminService
 from server.events import EventService
 from server.holds import HoldService
+from server.journal import JournalService
 from server.listener import ADMIN, INVENTORY
 from server.orders import OrderService
 from server.service import InventoryService
 
 OF_CALLERS = (InventoryService, OrderService, EventService)
-OF_OPERATORS = (AdminService, HoldService)
+OF_OPERATORS = (AdminService, HoldService, JournalService)
 
 
 @pytest.mark.parametrize(

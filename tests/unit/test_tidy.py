@@ -29,6 +29,11 @@ def modules(package: str) -> Iterator[Path]:
 
 
 def imported(path: Path) -> set[str]:
+    """The packages that a module imports from."""
+    return {name.split(".")[0] for name in imported_modules(path)}
+
+
+def imported_modules(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     names = {
         alias.name
@@ -41,7 +46,7 @@ def imported(path: Path) -> set[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module and not node.level
     }
-    return {name.split(".")[0] for name in names}
+    return names
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -62,6 +67,23 @@ def test_a_library_stays_behind_its_border(library: str, owner: str) -> None:
 def test_the_kernel_knows_neither_rpc_nor_sql(library: str) -> None:
     for path in modules("sharding"):
         assert library not in imported(path), path
+
+
+PURE = {"batches", "desk", "errors", "orders", "outcomes", "plans", "tasks"}
+"""Modules of the kernel that know no Redis."""
+
+
+def test_the_engine_without_redis_shares_only_what_knows_none() -> None:
+    for path in (ROOT / "ledger" / "engine").glob("*.py"):
+        shared = {name for name in imported_modules(path) if name.startswith("sharding.")}
+        assert shared <= {f"sharding.{name}" for name in PURE}, path
+    for name in PURE:
+        of_kernel = imported_modules(ROOT / "sharding" / f"{name}.py")
+        assert "redis" not in of_kernel
+        assert {each for each in of_kernel if each.startswith("sharding.")} <= {
+            *(f"sharding.{each}" for each in PURE),
+            "sharding.placement",
+        }, name
 
 
 SCRIPTS = sorted(LUA.glob("*.lua"), key=lambda path: path.name)

@@ -9,7 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -57,6 +58,15 @@ class WorkerProcess:
         assert code is not None
         return code
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It does nothing within the block, and is none the wiser after it."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
     async def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return await self.ended()
@@ -93,10 +103,15 @@ class World:
     products: Products
     checkpoints: Checkpoints
 
-    async def on_sale(self, units: int, *, shards: int = 6) -> int:
+    async def on_sale(
+        self, units: int, *, shards: int = 6, buffer_percent: int = 0, release_below: int = 0
+    ) -> int:
         """A fresh product in the ledger and in its shards; returns its id."""
         product_id = next(_product_ids)
-        await self.products.put(ProductSettings(product_id, "", units, 0, shards, 0, 0))
+        settings = ProductSettings(
+            product_id, "", units, buffer_percent, shards, 0, 0, release_below
+        )
+        await self.products.put(settings)
         plan, _ = await self.products.begin_load(
             product_id, partitions=PARTITIONS, default_shards=shards
         )
@@ -165,22 +180,39 @@ async def start_worker(world: World, tmp_path: Path) -> AsyncIterator[StartWorke
     started: list[WorkerProcess] = []
 
     def start(**settings: str) -> WorkerProcess:
-        port = free_port()
-        environment = {
-            **world.environment,
-            "INVENTORY_METRICS_ADDRESS": f"127.0.0.1:{port}",
-            **{f"INVENTORY_{name}": value for name, value in settings.items()},
-        }
-        log = tmp_path / f"worker-{len(started)}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "worker"], env=environment, stdout=out, stderr=out
-            )
-        started.append(WorkerProcess(process, log, port))
+        started.append(launch(world, tmp_path / f"worker-{len(started)}.log", settings))
         return started[-1]
 
     yield start
     for worker in started:
+        worker.process.kill()
+        worker.process.wait()
+
+
+def launch(world: World, log: Path, settings: Mapping[str, str]) -> WorkerProcess:
+    """A worker with these settings; whoever starts it ends it."""
+    port = free_port()
+    environment = {
+        **world.environment,
+        "INVENTORY_METRICS_ADDRESS": f"127.0.0.1:{port}",
+        **{f"INVENTORY_{name}": value for name, value in settings.items()},
+    }
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "worker"], env=environment, stdout=out, stderr=out
+        )
+    return WorkerProcess(process, log, port)
+
+
+@asynccontextmanager
+async def working(world: World, log: Path, **settings: str) -> AsyncIterator[WorkerProcess]:
+    """A worker for several tests, with all partitions open."""
+    worker = launch(world, log, settings)
+    try:
+        await eventually(lambda: worker.owns(PARTITIONS))
+        await eventually(lambda: all_open(world.partitions))
+        yield worker
+    finally:
         worker.process.kill()
         worker.process.wait()
 

@@ -14,9 +14,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from ledger.engine.metrics import EngineMetrics
 from ledger.events_feed import EventsFeed
 from ledger.holds import Holds
 from ledger.service_events import ServiceEventKind
+from server.metrics import Metrics
 from sharding.coordinator import DueOrder, DueOrders
 from sharding.errors import StockUnavailableError
 from sharding.ordering import PARKED, UNFINISHED, Orders
@@ -31,6 +33,11 @@ from worker.metrics import WorkerMetrics
 from worker.share import Share
 
 ALERTS = Path(__file__).parents[2] / "deploy" / "alerts.yml"
+LATE, UNWRITTEN, UNDONE = (
+    "InventoryOrdersExpireLate",
+    "InventoryLedgerWritesFail",
+    "InventoryCompensationFails",
+)
 PARTITIONS = 4
 NOW_MS = 1_700_000_060_000
 
@@ -339,9 +346,11 @@ async def test_callers_are_told_of_an_order_that_is_paid_when_its_units_are_gone
     await orders.drain()
 
 
-def test_alerts_speak_of_figures_that_the_worker_has() -> None:
+def test_alerts_speak_of_figures_that_processes_have() -> None:
     registry = CollectorRegistry()
     WorkerMetrics(registry)
+    EngineMetrics(registry)
+    Metrics(registry)
     names = {
         sample.name + suffix
         for family in registry.collect()
@@ -354,18 +363,31 @@ def test_alerts_speak_of_figures_that_the_worker_has() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
-@pytest.mark.parametrize(("lag", "alerts"), [("0x20", 0), ("11x20", 1), ("_x20", 1)])
-def test_an_alert_tells_of_late_orders_and_of_no_worker(
-    tmp_path: Path, lag: str, alerts: int
+@pytest.mark.parametrize(
+    ("alert", "series", "values", "alerts"),
+    [
+        (LATE, "inventory_worker_orders_lag_seconds", "0x20", 0),
+        (LATE, "inventory_worker_orders_lag_seconds", "11x20", 1),
+        (LATE, "inventory_worker_orders_lag_seconds", "_x20", 1),
+        (LATE, "inventory_engine_orders_lag_seconds", "0x20", 0),
+        (LATE, "inventory_engine_orders_lag_seconds", "11x20", 1),
+        (LATE, "inventory_engine_orders_lag_seconds", "_x20", 1),
+        (UNWRITTEN, "inventory_worker_ledger_failures_in_a_row", "2x20", 0),
+        (UNWRITTEN, "inventory_worker_ledger_failures_in_a_row", "0 1 2+1x20", 1),
+        (UNDONE, 'inventory_worker_outbox_failing{kind="undo"}', "0x20", 0),
+        (UNDONE, 'inventory_worker_outbox_failing{kind="undo"}', "0x4 1x20", 1),
+    ],
+)
+def test_an_alert_tells_of_what_it_is_for(
+    tmp_path: Path, alert: str, series: str, values: str, alerts: int
 ) -> None:
-    """`lag`: in promtool's notation, one value every 15 seconds; `_`: no worker shows any."""
+    """`values`: in promtool's notation, one every 15 seconds; `_`: no worker shows any."""
     case = {
         "interval": "15s",
-        "input_series": [{"series": "inventory_worker_orders_lag_seconds", "values": lag}],
+        "input_series": [{"series": series, "values": values}],
         "promql_expr_test": [
             {
-                "expr": 'count(ALERTS{alertname="InventoryOrdersExpireLate",alertstate="firing"})'
-                " or vector(0)",
+                "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) or vector(0)',
                 "eval_time": "2m",
                 "exp_samples": [{"labels": "{}", "value": alerts}],
             }

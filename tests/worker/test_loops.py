@@ -1,8 +1,9 @@
 """The worker's loops against partitions that fail on purpose; the ledger is real."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,7 +13,9 @@ from ledger.database import Database, Transaction
 from ledger.errors import LedgerUnavailableError
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
+from ledger.freezes import Freezes
 from ledger.journal import Journal
+from ledger.merge import Chunk
 from ledger.migrate import migrate
 from ledger.openings import Openings
 from ledger.products import Products
@@ -22,9 +25,10 @@ from ledger.service_events import Notice, ServiceEventKind, publish
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
 from sharding.outcomes import Reason
-from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, PartitionHead
+from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, PartitionHead, StreamState
 from tests.ledger.conftest import (
     create_database,
+    fetch,
     new_metrics,
     settings_of,
     write,
@@ -34,8 +38,8 @@ from tests.waiting import eventually
 from tests.worker.conftest import World
 from worker.applier import Applier
 from worker.drain import Drain
+from worker.freezes import PartitionFreezes
 from worker.keeper import Keeper
-from worker.merge import Chunk
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 from worker.share import Share, Shares
@@ -55,8 +59,12 @@ class FakePartitions:
         self.closed: set[int] = set()
         self.unreplicated: set[int] = set()
         self.without_the_last: set[int] = set()
+        self.learned: Mapping[int, Checkpoint] = {}
         self.opening_attempts = 0
         self.read_attempts = 0
+        self.applied: dict[int, int] = {}
+        self.notes = 0
+        self.behind: set[int] = set()
 
     def _reach(self, partition: int) -> None:
         if partition in self.away:
@@ -69,7 +77,9 @@ class FakePartitions:
         if not reason and stream.generation < opening:
             reason = "WENT_BACK"
         last = EventId(stream.generation, stream.number)
-        return PartitionHead(not reason, reason, *last, PARTITIONS, lasts=[last])
+        applied, is_behind = self.applied.get(partition), partition in self.behind
+        state = StreamState(last, applied, is_behind=is_behind)
+        return PartitionHead(not reason, reason, *last, PARTITIONS, [state])
 
     async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
         self.read_attempts += 1
@@ -88,8 +98,16 @@ class FakePartitions:
             raise StockUnavailableError(Reason.NOT_REPLICATED, f"p{partition}")
         return partition not in self.without_the_last
 
+    async def note_applied(self, partition: int, applied: EventId, *, ledger: int) -> None:
+        self.notes += 1
+        self._reach(partition)
+        self.applied[partition] = applied.number
+
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
         return 0
+
+    def learn(self, checkpoints: Mapping[int, Checkpoint]) -> None:
+        self.learned = {**self.learned, **checkpoints}
 
     async def rotate_records(self, partition: int, *, record_ttl_s: int) -> bool:
         return False
@@ -125,12 +143,14 @@ class Bench:
             partitions,  # type: ignore[arg-type]
             Openings(database),
             PerServer([checkpoints]),
+            PerServer([PartitionFreezes(Freezes(database), cast(Any, None))]),
             settings,
             metrics,
             failpoints,
         )
         self.upkeep = LedgerUpkeep(
             self.share,
+            database,
             RawEvents(database),
             EventsFeed(database),
             Products(database),
@@ -239,10 +259,12 @@ async def test_after_a_failure_of_the_ledger_the_worker_asks_it_what_was_applied
 ) -> None:
     bench = Bench(database, partitions)
     apply, failures = Applier.apply, 0
+    in_a_row: list[float] = []
 
     async def apply_and_lose_the_reply(applier: Applier, chunks: Sequence[Chunk]) -> None:
         nonlocal failures
         await apply(applier, chunks)
+        in_a_row.append(bench.metric("ledger_failures_in_a_row"))
         if failures < 3:
             failures += 1
             for chunk in chunks:
@@ -255,7 +277,28 @@ async def test_after_a_failure_of_the_ledger_the_worker_asks_it_what_was_applied
     async with bench.running():
         await until_sold(database, PARTITIONS * 4)
     assert bench.metric("failures_total", source="ledger") == 3
+    assert in_a_row[:4] == [0, 1, 2, 3]
+    assert bench.metric("ledger_failures_in_a_row") == 0
     assert bench.metric("batches_lost_total") == 0
+
+
+async def test_failures_in_a_row_end_when_nothing_waits_to_be_written(
+    database: Database, partitions: FakePartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(database, partitions)
+    async with bench.running():
+        await eventually(lambda: len(bench.share.applied) == PARTITIONS)
+        monkeypatch.setattr(Checkpoints, "of", _away)
+        monkeypatch.setattr(Applier, "apply", _away)
+        partitions.sell(0)
+        await eventually(lambda: bench.metric("ledger_failures_in_a_row") >= 3)
+        partitions.entries[0].clear()
+        monkeypatch.undo()
+        await eventually(lambda: bench.metric("ledger_failures_in_a_row") == 0)
+
+
+async def _away(*_: object) -> None:
+    raise LedgerUnavailableError("MySQL is away")
 
 
 async def test_an_idle_worker_reads_rarely_and_is_still_awake(
@@ -267,6 +310,57 @@ async def test_an_idle_worker_reads_rarely_and_is_still_awake(
         partitions.sell(0)
         await until_sold(database, 1)
     assert capsys.readouterr().out == ""
+
+
+async def test_partitions_are_told_how_far_the_ledger_is_until_they_know(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    numbers = dict.fromkeys(range(PARTITIONS), 6)
+    for partition in range(PARTITIONS):
+        for _ in range(5):
+            partitions.sell(partition)
+    async with bench.running():
+        await eventually(lambda: partitions.applied == numbers)
+        del partitions.applied[1]  # in a failover
+        await eventually(lambda: partitions.applied == numbers)
+    notes = partitions.notes
+    await bench.keeper._tick()
+    assert partitions.notes == notes
+
+
+async def test_a_partition_that_cannot_be_told_so_is_read_all_the_same(
+    database: Database, partitions: FakePartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(database, partitions)
+
+    async def refuse(_partition: int, _applied: EventId, *, ledger: int) -> None:
+        raise StockUnavailableError(Reason.NOT_EXECUTED, "no replica")
+
+    monkeypatch.setattr(partitions, "note_applied", refuse)
+    partitions.sell(0)
+    async with bench.running():
+        await eventually(lambda: bench.metric("redis_failures_total", reason="NOT_EXECUTED") > 1)
+        partitions.sell(0)
+        await until_sold(database, 2)
+    assert bench.share.away == set()
+
+
+async def test_without_leases_the_worker_shows_how_far_the_ledger_is_behind(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    for partition in range(PARTITIONS):
+        partitions.applied[partition] = partitions.streams[partition].number
+    bench.share.lease(bench.share.owned, 0.0)  # over: the ledger is away
+    partitions.away, partitions.behind = {3}, {2}
+    for _ in range(7):
+        partitions.sell(2)
+    async with bench.running():
+        await eventually(lambda: bench.metric("partitions_behind") == 1)
+        assert bench.metric("stream_lag_entries", partition="2") == 7
+        partitions.behind = set()
+        await eventually(lambda: bench.metric("partitions_behind") == 0)
 
 
 async def test_products_below_zero_are_shown(
@@ -294,6 +388,36 @@ async def test_events_for_callers_are_forgotten_after_a_while(
             return len(await feed.after(0, limit=10)) == 2
 
         await eventually(is_pruned)
+
+
+async def test_what_buffer_sales_are_looked_up_in_is_kept_as_long_as_requests_are_remembered(
+    database: Database, partitions: FakePartitions
+) -> None:
+    ttl_s = WorkerSettings().record_ttl_s
+    stated = {
+        "buffer_sale": ("quantity, user_id, mode_epoch", "1, 0, 1"),
+        "request_tombstone": ("kind", "'never'"),
+    }
+
+    async def kept() -> list[list[tuple[object, ...]]]:
+        sql = "SELECT request_id FROM {} WHERE product_id = 77 ORDER BY request_id"
+        return [await fetch(database, sql.format(table)) for table in stated]
+
+    for table, (columns, values) in stated.items():
+        for name, age_s in (("old", ttl_s + 60), ("new", ttl_s - 600)):
+            await write(
+                database,
+                f"INSERT INTO {table} (product_id, request_id, {columns}, create_time)"
+                f" VALUES (77, %s, {values}, CURRENT_TIMESTAMP(3) - INTERVAL %s SECOND)",
+                name,
+                age_s,
+            )
+
+    async def are_pruned() -> bool:
+        return await kept() == [[("new",)]] * 2
+
+    async with Bench(database, partitions).running():
+        await eventually(are_pruned)
 
 
 async def test_what_is_learnt_of_a_partition_after_it_was_lost_is_not_kept(

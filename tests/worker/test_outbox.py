@@ -168,6 +168,20 @@ async def test_a_shard_that_is_away_is_asked_again_and_delays_no_other(bench: Be
         await eventually(lambda: bench.metric("undos_open") == 0)
 
 
+async def test_work_that_was_put_off_three_times_is_shown_until_it_is_done(bench: Bench) -> None:
+    await bench.add_undo(0, "a")
+    await bench.add_undo(1, "b")
+    await bench.add_undo(5, "c")
+    await write(bench.database, "UPDATE outbox SET attempts = 2")
+    bench.stock.away = {0, 1}
+    async with bench.running():
+        await eventually(lambda: bench.metric("outbox_failing", kind="undo") == 2)
+        bench.stock.away = {0}
+        await write(bench.database, "UPDATE outbox SET due_time = CURRENT_TIMESTAMP(3)")
+        await eventually(lambda: bench.metric("outbox_failing", kind="undo") == 1)
+    assert bench.metric("outbox_failing", kind="transfer") == 0
+
+
 async def test_work_that_fails_for_any_reason_is_told_and_stops_no_loop(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:

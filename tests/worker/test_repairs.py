@@ -18,6 +18,10 @@ from tests.worker.conftest import PARTITIONS, StartWorker, World
 from worker.outbox import NOTHING_TO_RETURN
 
 UNITS = 1_000
+ROLLED_BACK = (
+    "SELECT type, quantity, LEFT(remark, 32) FROM inventory_log "
+    "WHERE product_id = %s AND kind = 'rollback'"
+)
 SHARDS = 6
 
 
@@ -87,7 +91,9 @@ async def test_an_id_that_is_sent_again_after_its_record_expired_takes_its_units
     await assert_all_is_right(opened, product_id, sold=80)
     remarks = [str(row[3]) for row in await outbox(opened, product_id)]
     assert all(remark.startswith("returned by event ") for remark in remarks)
-    assert await opened.journal_rows(product_id) == 40
+    assert await opened.journal_rows(product_id) == 80
+    rolled_back = await fetch(opened.database, ROLLED_BACK, product_id)
+    assert rolled_back == [(4, 4, "second effect, returned by event")] * 40
     assert await worker.metric("inventory_ledger_drift_total") == 0
     assert await worker.metric("inventory_ledger_unasked_undos_total") == 0
     await eventually(lambda: is_shown(worker, "inventory_worker_undos_open", 0))

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from inventory.cli import orders, products
+from inventory.cli import letters, orders, products
+from inventory.cli.audits import audit, repair
 from inventory.cli.doctor import doctor
 from inventory.cli.exits import EXPLAINED, Exit, exit_of
 from inventory.cli.migrate import migrate
@@ -29,9 +30,13 @@ app = typer.Typer(
 app.command()(migrate)
 app.add_typer(products.app, name="product")
 app.add_typer(orders.app, name="order")
+app.add_typer(letters.app, name="deadletter")
+app.command()(letters.timeline)
 app.command()(deduct)
 app.command()(resolve)
 app.command()(stock)
+app.command()(audit)
+app.command()(repair)
 app.command()(doctor)
 app.command()(simulate)
 

@@ -16,6 +16,8 @@ from inventory.cli.session import Session, ended, session_of
 from inventory.client import Cluster, InventoryClient, InventoryError, Partition
 
 DISTRIBUTION = "inventory-client"
+MYSQL = "mysql"
+"""The mode of a service that has no live stock beside its ledger, and so no partitions."""
 
 _REMEDIES = {
     "FENCED": "a worker reopens them after a failover; see that one is running and reaches MySQL",
@@ -23,6 +25,18 @@ _REMEDIES = {
     "UNREACHABLE": "see that their Redis node is running or that its replica was promoted",
 }
 _REMEDY = "see that the Redis nodes and a worker are running; the worker's log names the partition"
+
+
+_MODES = {
+    "buffer": (
+        "no Redis node can be reached: the buffer is sold from the ledger",
+        "start the Redis nodes; the service returns to them by itself",
+    ),
+    "leaving": (
+        "Redis is back and is told what was sold meanwhile: nothing is sold for a moment",
+        "if it lasts for more than some seconds, see that a worker runs and reaches MySQL and Redis",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +86,22 @@ def _serving(client: InventoryClient) -> Finding:
 
 def _of_cluster(cluster: Cluster, *, backlog_max: int) -> Iterator[Finding]:
     yield Finding("version", True, f"service {cluster.version or '?'}, client {_own_version()}")
-    yield from _openness(cluster.partitions)
-    yield _backlog(cluster.partitions, backlog_max=backlog_max)
+    yield _mode(cluster)
+    if cluster.mode == MYSQL:
+        yield Finding("partitions", True, "none: units are sold from MySQL")
+    else:
+        yield from _openness(cluster.partitions)
+        yield _backlog(cluster.partitions, backlog_max=backlog_max)
     yield _schema(cluster.schema_version)
+
+
+def _mode(cluster: Cluster) -> Finding:
+    mode = cluster.mode or "redis"  # a server of an earlier version does not say
+    detail = f"{mode}, epoch {cluster.mode_epoch}"
+    if mode not in _MODES:
+        return Finding("mode", True, detail)
+    said, remedy = _MODES[mode]
+    return Finding("mode", False, f"{detail}: {said}", remedy)
 
 
 def _openness(partitions: tuple[Partition, ...]) -> Iterator[Finding]:

@@ -20,8 +20,8 @@ class Exit(IntEnum):
 
 
 EXPLAINED = """\
-Exit codes: 0 done; 1 refused for shortage, an order to be refunded, or doctor or simulate found
-something off; 2 wrong usage; 3 rejected: invalid, not found, or not in this state;
+Exit codes: 0 done; 1 refused for shortage, an order to be refunded, or audit, doctor or simulate
+found something off; 2 wrong usage; 3 rejected: invalid, not found, or not in this state;
 4 unavailable, nothing happened; 5 outcome unknown: send the same --request-id or order again;
 6 the service failed; 130 interrupted.
 """

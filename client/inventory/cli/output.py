@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inventory.client import (
+    DeadLetter,
     Deduction,
     Event,
     EventKind,
@@ -23,8 +24,11 @@ from inventory.client import (
     Outcome,
     Product,
     ProductStatus,
+    RepairSide,
     Resolution,
+    ShardDrift,
     Stock,
+    TimelineEntry,
 )
 
 PIPE_WIDTH = 160
@@ -35,6 +39,7 @@ _PREFIXES: Mapping[type[Enum], str] = {
     OrderState: "ORDER_STATE_",
     Outcome: "OUTCOME_",
     ProductStatus: "PRODUCT_STATUS_",
+    RepairSide: "REPAIR_SIDE_",
     Resolution: "RESOLUTION_",
 }
 """How inventory.v1 begins the names of these values."""
@@ -149,6 +154,36 @@ def print_products(products: Sequence[Product]) -> None:
             str(product.epoch),
         )
     console().print(table)
+    for product in products:
+        if product.frozen:
+            console().print(f"product {product.product_id} is FROZEN: {product.frozen_reason}")
+
+
+def print_drifts(drifts: Sequence[ShardDrift]) -> None:
+    """What differs, live less ledger; nothing where nothing does."""
+    if not drifts:
+        return
+    table = _table(
+        None,
+        "partition",
+        "available",
+        "held",
+        "sold",
+        "loaded",
+        "first event",
+        "noticed",
+        "repair",
+    )
+    for drift in drifts:
+        counts = (drift.available, drift.held, drift.sold, drift.loaded)
+        table.add_row(
+            str(drift.partition),
+            *(f"{units:+d}" if units else "" for units in counts),
+            drift.first_event_id,
+            _time(drift.noticed_ms),
+            drift.side.value,
+        )
+    console().print(table)
 
 
 def worded_lines(lines: Sequence[OrderLine]) -> str:
@@ -182,6 +217,46 @@ def print_holds(holds: Sequence[Hold]) -> None:
     console().print(table)
 
 
+def print_letters(letters: Sequence[DeadLetter]) -> None:
+    table = _table(None, "letter", "state", "since", "place", "product", "request", "reason")
+    _left(table, "request", "reason")
+    for letter in letters:
+        table.add_row(
+            str(letter.id),
+            letter.state,
+            _time(letter.created_ms),
+            f"p{letter.partition:02d} {letter.event_id}",
+            str(letter.product_id or ""),
+            letter.request_id,
+            "; ".join(filter(None, (letter.reason, letter.remark))),
+        )
+    console().print(table)
+
+
+def print_timeline(entries: Sequence[TimelineEntry]) -> None:
+    table = _table(
+        None, "entry", "when", "product", "what", "units", "available", "order", "user", "place",
+        "request", "why",
+    )  # fmt: skip
+    _left(table, "what", "request", "why")
+    for entry in entries:
+        known = entry.available_before is not None
+        table.add_row(
+            str(entry.id),
+            _time(entry.created_ms),
+            str(entry.product_id),
+            entry.kind,
+            f"{entry.quantity:+}" if entry.quantity else "0",
+            f"{entry.available_before} > {entry.available_after}" if known else "",
+            str(entry.order_id or ""),
+            str(entry.user_id or ""),
+            f"p{entry.partition:02d} {entry.event_id}" if entry.event_id else "",
+            entry.request_id,
+            ": ".join(filter(None, (entry.actor, entry.reason))),
+        )
+    console().print(table)
+
+
 def print_event(event: Event) -> None:
     what = event.kind.value.replace("_", " ")
     who = f"order {event.order_id}" if event.order_id else f"{event.available} available"
@@ -199,6 +274,12 @@ def _table(title: str | None, *columns: str) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     return table
+
+
+def _left(table: Table, *columns: str) -> None:
+    for column in table.columns:
+        if column.header in columns:
+            column.justify = "left"
 
 
 def _remarks(stock: Stock) -> str:

@@ -21,6 +21,8 @@ RequestId = Annotated[
     ),
 ]
 Reason = Annotated[str, typer.Option(help="Why, for the journal.", show_default=False)]
+Why = Annotated[str, typer.Option("--reason", help="Why, for the journal.", show_default=False)]
+Actor = Annotated[str, typer.Option(help="Who, for the journal.", show_default=False)]
 
 AUTOMATIC = "auto"
 
@@ -29,6 +31,7 @@ AUTOMATIC = "auto"
 def put(
     context: typer.Context,
     product_id: ProductId,
+    *,
     total: Annotated[
         int | None, typer.Option(help="All units; fixed once it was loaded. [default: 0]")
     ] = None,
@@ -45,6 +48,13 @@ def put(
     low_stock: Annotated[
         int | None, typer.Option(help="Units that count as low; 0: never. [default: 0]")
     ] = None,
+    buffer_release_below: Annotated[
+        int | None,
+        typer.Option(
+            help="Units in the shards below which the buffer is released by itself; 0: never. "
+            "[default: 0]"
+        ),
+    ] = None,
 ) -> None:
     """Write a product to the ledger, or change settings of one that is closed: those that are named."""
     with session_of(context).client() as client:
@@ -56,6 +66,7 @@ def put(
             "buffer_percent": buffer_percent,
             "max_per_user": max_per_user,
             "low_stock": low_stock,
+            "buffer_release_below": buffer_release_below,
         }
         changed = {setting: value for setting, value in named.items() if value is not None}
         _show(context, client.put_product(replace(wanted, **changed)))
@@ -166,11 +177,14 @@ def restock(
     quantity: Units,
     request_id: RequestId = None,
     reason: Reason = "",
+    actor: Actor = "",
 ) -> None:
     """Add units, once per request id."""
     change_id = request_id or uuid4().hex
     with session_of(context).client() as client:
-        replayed = client.restock(product_id, quantity, request_id=change_id, reason=reason)
+        replayed = client.restock(
+            product_id, quantity, request_id=change_id, reason=reason, actor=actor
+        )
     _changed(context, f"{quantity} units added to", product_id, change_id, replayed=replayed)
 
 
@@ -181,12 +195,65 @@ def remove(
     quantity: Units,
     request_id: RequestId = None,
     reason: Reason = "",
+    actor: Actor = "",
 ) -> None:
     """Take unsold units away, once per request id; never more than are available."""
     change_id = request_id or uuid4().hex
     with session_of(context).client() as client:
-        replayed = client.remove(product_id, quantity, request_id=change_id, reason=reason)
+        replayed = client.remove(
+            product_id, quantity, request_id=change_id, reason=reason, actor=actor
+        )
     _changed(context, f"{quantity} units removed from", product_id, change_id, replayed=replayed)
+
+
+@app.command("release-buffer")
+def release_buffer(
+    context: typer.Context,
+    product_id: ProductId,
+    quantity: Annotated[
+        int, typer.Option(min=0, help="Units; 0: all of the buffer.", show_default=False)
+    ] = 0,
+    request_id: RequestId = None,
+    reason: Reason = "",
+    actor: Annotated[str, typer.Option(help="Who, for the journal.", show_default=False)] = "",
+) -> None:
+    """Bring units on sale that the ledger keeps back, once per request id."""
+    change_id = request_id or uuid4().hex
+    session = session_of(context)
+    with session.client() as client:
+        released = client.release_buffer(
+            product_id, quantity, request_id=change_id, reason=reason, actor=actor
+        )
+    if session.as_json:
+        print_json(
+            {
+                "quantity": released.quantity,
+                "replayed": released.replayed,
+                "request_id": change_id,
+            }
+        )
+        return
+    earlier = " by an earlier call" if released.replayed else ""
+    console().print(
+        f"{released.quantity} units of product {product_id} left the buffer{earlier} "
+        f"(request {change_id})"
+    )
+
+
+@app.command()
+def freeze(context: typer.Context, product_id: ProductId, reason: Why, actor: Actor) -> None:
+    """Stop the sale; what is held stays held, and can be confirmed and released."""
+    with session_of(context).client() as client:
+        client.freeze(product_id, reason=reason, actor=actor)
+        _show(context, client.get_product(product_id))
+
+
+@app.command()
+def unfreeze(context: typer.Context, product_id: ProductId, reason: Why, actor: Actor) -> None:
+    """Resume the sale, whoever stopped it."""
+    with session_of(context).client() as client:
+        client.unfreeze(product_id, reason=reason, actor=actor)
+        _show(context, client.get_product(product_id))
 
 
 def _shard_count(text: str) -> int:

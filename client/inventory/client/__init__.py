@@ -2,6 +2,7 @@
 
 from inventory.client.async_stream import AsyncDeductStream
 from inventory.client.asynchronous import AsyncInventoryClient
+from inventory.client.audits import Audit, Repair, RepairSide, ShardDrift, UnitBalance
 from inventory.client.errors import (
     CursorOutOfRange,
     Frozen,
@@ -20,10 +21,12 @@ from inventory.client.errors import (
     RequestMismatch,
     ServiceFault,
     Unavailable,
+    UnknownDeadLetter,
     UnknownOrder,
     UnknownProduct,
     UserLimit,
 )
+from inventory.client.journal import DeadLetter, DeadLetterPage, TimelineEntry, TimelinePage
 from inventory.client.orders import (
     Event,
     EventKind,
@@ -37,6 +40,7 @@ from inventory.client.orders import (
 )
 from inventory.client.outcomes import Deduction, DeductItem, Outcome, Resolution, Resolved
 from inventory.client.records import (
+    BufferRelease,
     Cluster,
     LoadedProduct,
     NewProduct,
@@ -54,8 +58,12 @@ from inventory.client.synchronous import InventoryClient
 __all__ = [
     "AsyncDeductStream",
     "AsyncInventoryClient",
+    "Audit",
+    "BufferRelease",
     "Cluster",
     "CursorOutOfRange",
+    "DeadLetter",
+    "DeadLetterPage",
     "DeductItem",
     "DeductStream",
     "Deduction",
@@ -88,15 +96,22 @@ __all__ = [
     "ProductPage",
     "ProductStatus",
     "RefundRequired",
+    "Repair",
+    "RepairSide",
     "RequestMismatch",
     "Reservation",
     "Resolution",
     "Resolved",
     "RetryPolicy",
     "ServiceFault",
+    "ShardDrift",
     "ShardStock",
     "Stock",
+    "TimelineEntry",
+    "TimelinePage",
     "Unavailable",
+    "UnitBalance",
+    "UnknownDeadLetter",
     "UnknownOrder",
     "UnknownProduct",
     "UserLimit",

@@ -12,12 +12,14 @@ import grpc
 
 from inventory.client.async_stream import AsyncDeductStream
 from inventory.client.async_transport import AsyncLane, completed
+from inventory.client.audits import Audit, Repair, RepairSide
 from inventory.client.batcher import Batcher
 from inventory.client.calls import Calls, Watch, event_watch, stock_watch
 from inventory.client.channels import CHANNELS, open_async_channel
 from inventory.client.deductions import settled
 from inventory.client.errors import Unavailable
 from inventory.client.failures import NO_CONNECTION, UNREACHABLE, failure_of, stream_ended
+from inventory.client.journal import DeadLetterPage, TimelinePage
 from inventory.client.orders import (
     Event,
     EventKind,
@@ -28,7 +30,15 @@ from inventory.client.orders import (
     Reservation,
 )
 from inventory.client.outcomes import Deduction, DeductItem, Resolved
-from inventory.client.records import Cluster, LoadedProduct, NewProduct, Product, ProductPage, Stock
+from inventory.client.records import (
+    BufferRelease,
+    Cluster,
+    LoadedProduct,
+    NewProduct,
+    Product,
+    ProductPage,
+    Stock,
+)
 from inventory.client.retrier import Retrier
 from inventory.client.retry import FOR_CALLS, RetryPolicy
 from inventory.client.rpcs import DEDUCT
@@ -289,16 +299,45 @@ class AsyncInventoryClient:
         return await self._run(self._calls.close_product(product_id))
 
     async def restock(
-        self, product_id: int, quantity: int, *, request_id: str | None = None, reason: str = ""
+        self,
+        product_id: int,
+        quantity: int,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        actor: str = "",
     ) -> bool:
         """Adds units once per request_id; True: this request_id had been applied before."""
-        return await self._run(self._calls.restock(product_id, quantity, request_id, reason))
+        return await self._run(self._calls.restock(product_id, quantity, request_id, reason, actor))
 
     async def remove(
-        self, product_id: int, quantity: int, *, request_id: str | None = None, reason: str = ""
+        self,
+        product_id: int,
+        quantity: int,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        actor: str = "",
     ) -> bool:
         """Takes unsold units away once per request_id; True: it had been applied before."""
-        return await self._run(self._calls.remove(product_id, quantity, request_id, reason))
+        return await self._run(self._calls.remove(product_id, quantity, request_id, reason, actor))
+
+    async def release_buffer(
+        self,
+        product_id: int,
+        quantity: int = 0,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        actor: str = "",
+    ) -> BufferRelease:
+        """Brings units on sale from the buffer, once per request_id; quantity 0: all of it.
+
+        They are in the shards within moments of the answer.
+        """
+        return await self._run(
+            self._calls.release_buffer(product_id, quantity, request_id, reason, actor)
+        )
 
     async def set_shards(
         self, product_id: int, shards: int, *, deadline_s: float | None = None
@@ -318,6 +357,76 @@ class AsyncInventoryClient:
     async def force_release(self, order_id: int, *, reason: str, actor: str) -> Order:
         """Releases an order whatever its time; the journal is told who wanted it, and why."""
         return await self._run(self._calls.force_release(order_id, reason, actor))
+
+    async def list_dead_letters(
+        self, *, after_id: int = 0, page_size: int = 0, include_closed: bool = False
+    ) -> DeadLetterPage:
+        """Reads a page of events that could not be applied to the ledger, oldest first.
+
+        include_closed: also those that were retried or discarded.
+        """
+        steps = self._calls.list_dead_letters(after_id, page_size, include_closed=include_closed)
+        return await self._run(steps)
+
+    async def retry_dead_letter(self, letter_id: int, *, reason: str, actor: str) -> None:
+        """Applies a dead letter again, once; the journal is told who wanted it, and why.
+
+        PreconditionFailed: the ledger still cannot hold it (DEAD_LETTER_REFUSED), only its beginning was
+        kept (DEAD_LETTER_CUT), or it was dealt with before (DEAD_LETTER_CLOSED).
+        """
+        await self._run(self._calls.retry_dead_letter(letter_id, reason, actor))
+
+    async def discard_dead_letter(self, letter_id: int, *, reason: str, actor: str) -> None:
+        """Gives a dead letter up. PreconditionFailed, DEAD_LETTER_CLOSED: it was dealt with before."""
+        await self._run(self._calls.discard_dead_letter(letter_id, reason, actor))
+
+    async def get_timeline(
+        self,
+        *,
+        product_id: int = 0,
+        request_id: str = "",
+        order_id: int = 0,
+        before_id: int = 0,
+        page_size: int = 0,
+    ) -> TimelinePage:
+        """Reads a page of the journal, newest first: of a product, an order, or a product's request."""
+        steps = self._calls.get_timeline(product_id, request_id, order_id, before_id, page_size)
+        return await self._run(steps)
+
+    async def freeze(self, product_id: int, *, reason: str, actor: str) -> None:
+        """Stops the sale of a product; what is held stays held, and can be confirmed and released."""
+        await self._run(self._calls.freeze(product_id, reason, actor))
+
+    async def unfreeze(self, product_id: int, *, reason: str, actor: str) -> None:
+        """Resumes the sale of a product, whoever stopped it."""
+        await self._run(self._calls.unfreeze(product_id, reason, actor))
+
+    async def audit(self, product_id: int, *, deadline_s: float | None = None) -> Audit:
+        """Compares every shard of a product with the ledger at one and the same point as it sells."""
+        return await self._run(self._calls.audit(product_id, deadline_s))
+
+    async def repair(
+        self,
+        product_id: int,
+        *,
+        reason: str,
+        actor: str,
+        apply: bool = False,
+        side: RepairSide = RepairSide.UNSPECIFIED,
+        deadline_s: float | None = None,
+    ) -> Repair:
+        """Enters a compensation, once, for each difference that an audit finds; apply False: only says
+        what it would be."""
+        return await self._run(
+            self._calls.repair(
+                product_id,
+                apply=apply,
+                reason=reason,
+                actor=actor,
+                side=side,
+                deadline_s=deadline_s,
+            )
+        )
 
     async def get_cluster(self) -> Cluster:
         """Reads the partitions' state, the service's version and the ledger's schema."""

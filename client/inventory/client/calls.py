@@ -7,7 +7,14 @@ from uuid import uuid4
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
+from inventory.client.audits import Audit, Repair, RepairSide, audit_of, repair_of
 from inventory.client.failures import Failure, error_of
+from inventory.client.journal import (
+    DeadLetterPage,
+    TimelinePage,
+    dead_letter_page_of,
+    timeline_page_of,
+)
 from inventory.client.messages import build
 from inventory.client.ordering import (
     CONFIRMING,
@@ -32,6 +39,7 @@ from inventory.client.orders import (
 )
 from inventory.client.outcomes import Resolved
 from inventory.client.records import (
+    BufferRelease,
     Cluster,
     LoadedProduct,
     NewProduct,
@@ -47,27 +55,36 @@ from inventory.client.records import (
 from inventory.client.retrier import Retrier
 from inventory.client.retry import FOR_ADMIN, Budget
 from inventory.client.rpcs import (
+    AUDIT,
     BATCH_CONFIRM,
     BATCH_DEDUCT_ORDER,
     BATCH_GET_STOCK,
     BATCH_RELEASE,
     BATCH_RESERVE,
     CLOSE,
+    DISCARD_DEAD_LETTER,
     EXTEND_HOLD,
     FORCE_RELEASE,
+    FREEZE,
     GET_CLUSTER,
     GET_ORDER,
     GET_PRODUCT,
     GET_STOCK,
+    GET_TIMELINE,
     HEALTH_CHECK,
+    LIST_DEAD_LETTERS,
     LIST_HOLDS,
     LIST_PRODUCTS,
     LOAD,
     PUT_PRODUCT,
+    RELEASE_BUFFER,
     REMOVE,
+    REPAIR,
     RESOLVE_REQUEST,
     RESTOCK,
+    RETRY_DEAD_LETTER,
     SET_SHARDS,
+    UNFREEZE,
     WATCH_EVENTS,
     WATCH_STOCK,
     AnyRpc,
@@ -146,7 +163,7 @@ class Calls:
         return product_of(reply.product)
 
     def restock(
-        self, product_id: int, quantity: int, request_id: str | None, reason: str
+        self, product_id: int, quantity: int, request_id: str | None, reason: str, actor: str
     ) -> Steps[bool]:
         request = build(
             admin_pb2.RestockRequest,
@@ -154,6 +171,7 @@ class Calls:
             product_id=product_id,
             quantity=quantity,
             reason=reason,
+            actor=actor,
         )
         reply = yield from self._retrier.answer(
             RESTOCK, request, policy=FOR_ADMIN, request_id=request.request_id
@@ -161,7 +179,7 @@ class Calls:
         return reply.replayed
 
     def remove(
-        self, product_id: int, quantity: int, request_id: str | None, reason: str
+        self, product_id: int, quantity: int, request_id: str | None, reason: str, actor: str
     ) -> Steps[bool]:
         request = build(
             admin_pb2.RemoveRequest,
@@ -169,11 +187,28 @@ class Calls:
             product_id=product_id,
             quantity=quantity,
             reason=reason,
+            actor=actor,
         )
         reply = yield from self._retrier.answer(
             REMOVE, request, policy=FOR_ADMIN, request_id=request.request_id
         )
         return reply.replayed
+
+    def release_buffer(
+        self, product_id: int, quantity: int, request_id: str | None, reason: str, actor: str
+    ) -> Steps[BufferRelease]:
+        request = build(
+            admin_pb2.ReleaseBufferRequest,
+            request_id=uuid4().hex if request_id is None else request_id,
+            product_id=product_id,
+            quantity=quantity,
+            reason=reason,
+            actor=actor,
+        )
+        reply = yield from self._retrier.answer(
+            RELEASE_BUFFER, request, policy=FOR_ADMIN, request_id=request.request_id
+        )
+        return BufferRelease(quantity=reply.quantity, replayed=reply.replayed)
 
     def set_shards(
         self, product_id: int, shards: int, deadline_s: float | None = None
@@ -264,11 +299,87 @@ class Calls:
         reply = yield from self._retrier.answer(FORCE_RELEASE, request, order_id=order_id)
         return order_of(reply.order)
 
+    def list_dead_letters(
+        self, after_id: int, page_size: int, *, include_closed: bool
+    ) -> Steps[DeadLetterPage]:
+        request = build(
+            admin_pb2.ListDeadLettersRequest,
+            after_id=after_id,
+            page_size=page_size,
+            include_closed=include_closed,
+        )
+        reply = yield from self._retrier.answer(LIST_DEAD_LETTERS, request)
+        return dead_letter_page_of(reply)
+
+    def retry_dead_letter(self, letter_id: int, reason: str, actor: str) -> Steps[None]:
+        request = build(admin_pb2.RetryDeadLetterRequest, id=letter_id, reason=reason, actor=actor)
+        yield from self._retrier.answer(RETRY_DEAD_LETTER, request, policy=FOR_ADMIN)
+
+    def discard_dead_letter(self, letter_id: int, reason: str, actor: str) -> Steps[None]:
+        request = build(
+            admin_pb2.DiscardDeadLetterRequest, id=letter_id, reason=reason, actor=actor
+        )
+        yield from self._retrier.answer(DISCARD_DEAD_LETTER, request, policy=FOR_ADMIN)
+
+    def get_timeline(
+        self, product_id: int, request_id: str, order_id: int, before_id: int, page_size: int
+    ) -> Steps[TimelinePage]:
+        request = build(
+            admin_pb2.GetTimelineRequest,
+            product_id=product_id,
+            request_id=request_id,
+            order_id=order_id,
+            before_id=before_id,
+            page_size=page_size,
+        )
+        reply = yield from self._retrier.answer(GET_TIMELINE, request)
+        return timeline_page_of(reply)
+
     def _order(
         self, call: OrderCall, request: OrderRequest, deadline_s: float | None
     ) -> Steps[OrderResult]:
         result = yield from self._retrier.order(call, request, deadline_s=deadline_s)
         return settled_order(result, call.values)
+
+    def freeze(self, product_id: int, reason: str, actor: str) -> Steps[None]:
+        request = build(admin_pb2.FreezeRequest, product_id=product_id, reason=reason, actor=actor)
+        yield from self._retrier.answer(FREEZE, request, policy=FOR_ADMIN)
+
+    def unfreeze(self, product_id: int, reason: str, actor: str) -> Steps[None]:
+        request = build(
+            admin_pb2.UnfreezeRequest, product_id=product_id, reason=reason, actor=actor
+        )
+        yield from self._retrier.answer(UNFREEZE, request, policy=FOR_ADMIN)
+
+    def audit(self, product_id: int, deadline_s: float | None) -> Steps[Audit]:
+        request = build(admin_pb2.AuditRequest, product_id=product_id)
+        reply = yield from self._retrier.answer(
+            AUDIT, request, policy=FOR_ADMIN, deadline_s=deadline_s
+        )
+        return audit_of(reply)
+
+    def repair(
+        self,
+        product_id: int,
+        *,
+        apply: bool,
+        reason: str,
+        actor: str,
+        side: RepairSide,
+        deadline_s: float | None,
+    ) -> Steps[Repair]:
+        request = build(
+            admin_pb2.RepairRequest,
+            product_id=product_id,
+            apply=apply,
+            reason=reason,
+            actor=actor,
+            side=f"REPAIR_SIDE_{side.name}",
+        )
+        reply = yield from self._retrier.answer(
+            REPAIR, request, policy=FOR_ADMIN, deadline_s=deadline_s
+        )
+        return repair_of(reply)
 
     def get_cluster(self) -> Steps[Cluster]:
         reply = yield from self._retrier.answer(GET_CLUSTER, admin_pb2.GetClusterRequest())

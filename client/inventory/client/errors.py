@@ -81,6 +81,12 @@ class UnknownOrder(InventoryError):
     code = "NOT_FOUND"
 
 
+class UnknownDeadLetter(InventoryError):
+    """The ledger has no dead letter of this number."""
+
+    code = "NOT_FOUND"
+
+
 class OrderEnded(PreconditionFailed):
     """The order has come to an end that the call does not fit; the subclass says which."""
 

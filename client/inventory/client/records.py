@@ -117,6 +117,14 @@ class LoadedProduct:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BufferRelease:
+    """Units that left the buffer; `replayed`: by an earlier call with this request_id."""
+
+    quantity: int
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """One partition of the live stock; `backlog` counts events that are not in the ledger yet."""
 

@@ -129,6 +129,12 @@ REMOVE = Rpc(_ADMIN + "Remove", admin_pb2.RemoveRequest, admin_pb2.RemoveRespons
 SET_SHARDS = Rpc(
     _ADMIN + "SetShards", admin_pb2.SetShardsRequest, admin_pb2.SetShardsResponse, acts=True
 )
+RELEASE_BUFFER = Rpc(
+    _ADMIN + "ReleaseBuffer",
+    admin_pb2.ReleaseBufferRequest,
+    admin_pb2.ReleaseBufferResponse,
+    acts=True,
+)
 LIST_HOLDS = Rpc(_ADMIN + "ListHolds", admin_pb2.ListHoldsRequest, admin_pb2.ListHoldsResponse)
 FORCE_RELEASE = Rpc(
     _ADMIN + "ForceRelease",
@@ -136,6 +142,32 @@ FORCE_RELEASE = Rpc(
     admin_pb2.ForceReleaseResponse,
     acts=True,
 )
+LIST_DEAD_LETTERS = Rpc(
+    _ADMIN + "ListDeadLetters",
+    admin_pb2.ListDeadLettersRequest,
+    admin_pb2.ListDeadLettersResponse,
+)
+RETRY_DEAD_LETTER = Rpc(
+    _ADMIN + "RetryDeadLetter",
+    admin_pb2.RetryDeadLetterRequest,
+    admin_pb2.RetryDeadLetterResponse,
+    acts=True,
+)
+DISCARD_DEAD_LETTER = Rpc(
+    _ADMIN + "DiscardDeadLetter",
+    admin_pb2.DiscardDeadLetterRequest,
+    admin_pb2.DiscardDeadLetterResponse,
+    acts=True,
+)
+GET_TIMELINE = Rpc(
+    _ADMIN + "GetTimeline", admin_pb2.GetTimelineRequest, admin_pb2.GetTimelineResponse
+)
+FREEZE = Rpc(_ADMIN + "Freeze", admin_pb2.FreezeRequest, admin_pb2.FreezeResponse, acts=True)
+UNFREEZE = Rpc(
+    _ADMIN + "Unfreeze", admin_pb2.UnfreezeRequest, admin_pb2.UnfreezeResponse, acts=True
+)
+AUDIT = Rpc(_ADMIN + "Audit", admin_pb2.AuditRequest, admin_pb2.AuditResponse)
+REPAIR = Rpc(_ADMIN + "Repair", admin_pb2.RepairRequest, admin_pb2.RepairResponse, acts=True)
 GET_CLUSTER = Rpc(_ADMIN + "GetCluster", admin_pb2.GetClusterRequest, admin_pb2.GetClusterResponse)
 HEALTH_CHECK = Rpc(
     "/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse

@@ -10,11 +10,13 @@ from typing import Any, Self
 import grpc
 from grpc_health.v1 import health_pb2
 
+from inventory.client.audits import Audit, Repair, RepairSide
 from inventory.client.calls import Calls, Watch, event_watch, stock_watch
 from inventory.client.channels import CHANNELS, open_channel
 from inventory.client.deductions import settled
 from inventory.client.errors import Unavailable
 from inventory.client.failures import NO_CONNECTION, UNREACHABLE, failure_of, stream_ended
+from inventory.client.journal import DeadLetterPage, TimelinePage
 from inventory.client.orders import (
     Event,
     EventKind,
@@ -25,7 +27,15 @@ from inventory.client.orders import (
     Reservation,
 )
 from inventory.client.outcomes import Deduction, DeductItem, Resolved
-from inventory.client.records import Cluster, LoadedProduct, NewProduct, Product, ProductPage, Stock
+from inventory.client.records import (
+    BufferRelease,
+    Cluster,
+    LoadedProduct,
+    NewProduct,
+    Product,
+    ProductPage,
+    Stock,
+)
 from inventory.client.retrier import Retrier
 from inventory.client.retry import FOR_CALLS, RetryPolicy
 from inventory.client.rpcs import HEALTH_CHECK
@@ -287,16 +297,45 @@ class InventoryClient:
         return self._run(self._calls.close_product(product_id))
 
     def restock(
-        self, product_id: int, quantity: int, *, request_id: str | None = None, reason: str = ""
+        self,
+        product_id: int,
+        quantity: int,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        actor: str = "",
     ) -> bool:
         """Adds units once per request_id; True: this request_id had been applied before."""
-        return self._run(self._calls.restock(product_id, quantity, request_id, reason))
+        return self._run(self._calls.restock(product_id, quantity, request_id, reason, actor))
 
     def remove(
-        self, product_id: int, quantity: int, *, request_id: str | None = None, reason: str = ""
+        self,
+        product_id: int,
+        quantity: int,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        actor: str = "",
     ) -> bool:
         """Takes unsold units away once per request_id; True: it had been applied before."""
-        return self._run(self._calls.remove(product_id, quantity, request_id, reason))
+        return self._run(self._calls.remove(product_id, quantity, request_id, reason, actor))
+
+    def release_buffer(
+        self,
+        product_id: int,
+        quantity: int = 0,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        actor: str = "",
+    ) -> BufferRelease:
+        """Brings units on sale from the buffer, once per request_id; quantity 0: all of it.
+
+        They are in the shards within moments of the answer.
+        """
+        return self._run(
+            self._calls.release_buffer(product_id, quantity, request_id, reason, actor)
+        )
 
     def set_shards(self, product_id: int, shards: int, *, deadline_s: float | None = None) -> int:
         """Splits a product into so many shards, also while it is on sale, and keeps it so.
@@ -314,6 +353,76 @@ class InventoryClient:
     def force_release(self, order_id: int, *, reason: str, actor: str) -> Order:
         """Releases an order whatever its time; the journal is told who wanted it, and why."""
         return self._run(self._calls.force_release(order_id, reason, actor))
+
+    def list_dead_letters(
+        self, *, after_id: int = 0, page_size: int = 0, include_closed: bool = False
+    ) -> DeadLetterPage:
+        """Reads a page of events that could not be applied to the ledger, oldest first.
+
+        include_closed: also those that were retried or discarded.
+        """
+        steps = self._calls.list_dead_letters(after_id, page_size, include_closed=include_closed)
+        return self._run(steps)
+
+    def retry_dead_letter(self, letter_id: int, *, reason: str, actor: str) -> None:
+        """Applies a dead letter again, once; the journal is told who wanted it, and why.
+
+        PreconditionFailed: the ledger still cannot hold it (DEAD_LETTER_REFUSED), only its beginning was
+        kept (DEAD_LETTER_CUT), or it was dealt with before (DEAD_LETTER_CLOSED).
+        """
+        self._run(self._calls.retry_dead_letter(letter_id, reason, actor))
+
+    def discard_dead_letter(self, letter_id: int, *, reason: str, actor: str) -> None:
+        """Gives a dead letter up. PreconditionFailed, DEAD_LETTER_CLOSED: it was dealt with before."""
+        self._run(self._calls.discard_dead_letter(letter_id, reason, actor))
+
+    def get_timeline(
+        self,
+        *,
+        product_id: int = 0,
+        request_id: str = "",
+        order_id: int = 0,
+        before_id: int = 0,
+        page_size: int = 0,
+    ) -> TimelinePage:
+        """Reads a page of the journal, newest first: of a product, an order, or a product's request."""
+        steps = self._calls.get_timeline(product_id, request_id, order_id, before_id, page_size)
+        return self._run(steps)
+
+    def freeze(self, product_id: int, *, reason: str, actor: str) -> None:
+        """Stops the sale of a product; what is held stays held, and can be confirmed and released."""
+        self._run(self._calls.freeze(product_id, reason, actor))
+
+    def unfreeze(self, product_id: int, *, reason: str, actor: str) -> None:
+        """Resumes the sale of a product, whoever stopped it."""
+        self._run(self._calls.unfreeze(product_id, reason, actor))
+
+    def audit(self, product_id: int, *, deadline_s: float | None = None) -> Audit:
+        """Compares every shard of a product with the ledger at one and the same point as it sells."""
+        return self._run(self._calls.audit(product_id, deadline_s))
+
+    def repair(
+        self,
+        product_id: int,
+        *,
+        reason: str,
+        actor: str,
+        apply: bool = False,
+        side: RepairSide = RepairSide.UNSPECIFIED,
+        deadline_s: float | None = None,
+    ) -> Repair:
+        """Enters a compensation, once, for each difference that an audit finds; apply False: only says
+        what it would be."""
+        return self._run(
+            self._calls.repair(
+                product_id,
+                apply=apply,
+                reason=reason,
+                actor=actor,
+                side=side,
+                deadline_s=deadline_s,
+            )
+        )
 
     def get_cluster(self) -> Cluster:
         """Reads the partitions' state, the service's version and the ledger's schema."""

@@ -166,7 +166,9 @@ class AdminServiceServicer:
         """Puts closed products on sale. Loading a product that is on sale changes nothing.
 
         UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
-        continues it. Reason LOAD_PENDING: it certainly has begun.
+        continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an
+        event of the product could not be applied to the ledger, and its units would be sold again; retry or
+        discard it first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -236,7 +238,7 @@ class AdminServiceServicer:
         """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
         held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
         the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-        reached now stops before it sells again.
+        reached now stops within a moment of its return, after a failover before it sells again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -284,14 +286,15 @@ class AdminServiceServicer:
 
     def RetryDeadLetter(self, request, context):
         """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
-        it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+        it; reason DEAD_LETTER_CUT: only its beginning was kept; reason DEAD_LETTER_CLOSED: it was applied or given up
+        before. NOT_FOUND, reason DEAD_LETTER_UNKNOWN: there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DiscardDeadLetter(self, request, context):
-        """Gives a dead letter up, with a reason.
+        """Gives a dead letter up, with a reason. Fails as RetryDeadLetter where there is none, or none that is open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,9 @@ class AdminServiceStub:
     """Puts closed products on sale. Loading a product that is on sale changes nothing.
 
     UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
-    continues it. Reason LOAD_PENDING: it certainly has begun.
+    continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an
+    event of the product could not be applied to the ledger, and its units would be sold again; retry or
+    discard it first.
     """
     Close: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CloseRequest, _admin_pb2.CloseResponse]
     """Takes a product off sale and brings its units back to the ledger.
@@ -85,7 +87,7 @@ class AdminServiceStub:
     """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
     held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
     the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-    reached now stops before it sells again.
+    reached now stops within a moment of its return, after a failover before it sells again.
     """
     Unfreeze: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]
     """Resumes the sale of a product, whoever stopped it: an operator, or the oversell breaker."""
@@ -107,10 +109,11 @@ class AdminServiceStub:
     """Lists events that could not be applied to the ledger, oldest first."""
     RetryDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RetryDeadLetterRequest, _admin_pb2.RetryDeadLetterResponse]
     """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
-    it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+    it; reason DEAD_LETTER_CUT: only its beginning was kept; reason DEAD_LETTER_CLOSED: it was applied or given up
+    before. NOT_FOUND, reason DEAD_LETTER_UNKNOWN: there is none.
     """
     DiscardDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DiscardDeadLetterRequest, _admin_pb2.DiscardDeadLetterResponse]
-    """Gives a dead letter up, with a reason."""
+    """Gives a dead letter up, with a reason. Fails as RetryDeadLetter where there is none, or none that is open."""
     GetTimeline: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTimelineRequest, _admin_pb2.GetTimelineResponse]
     """Lists the ledger's journal of a product, an order or a request, newest first."""
     GetCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]
@@ -131,7 +134,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Puts closed products on sale. Loading a product that is on sale changes nothing.
 
     UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
-    continues it. Reason LOAD_PENDING: it certainly has begun.
+    continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an
+    event of the product could not be applied to the ledger, and its units would be sold again; retry or
+    discard it first.
     """
     Close: _aio.UnaryUnaryMultiCallable[_admin_pb2.CloseRequest, _admin_pb2.CloseResponse]  # type: ignore[assignment]
     """Takes a product off sale and brings its units back to the ledger.
@@ -170,7 +175,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
     held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
     the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-    reached now stops before it sells again.
+    reached now stops within a moment of its return, after a failover before it sells again.
     """
     Unfreeze: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnfreezeRequest, _admin_pb2.UnfreezeResponse]  # type: ignore[assignment]
     """Resumes the sale of a product, whoever stopped it: an operator, or the oversell breaker."""
@@ -192,10 +197,11 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lists events that could not be applied to the ledger, oldest first."""
     RetryDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.RetryDeadLetterRequest, _admin_pb2.RetryDeadLetterResponse]  # type: ignore[assignment]
     """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
-    it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+    it; reason DEAD_LETTER_CUT: only its beginning was kept; reason DEAD_LETTER_CLOSED: it was applied or given up
+    before. NOT_FOUND, reason DEAD_LETTER_UNKNOWN: there is none.
     """
     DiscardDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.DiscardDeadLetterRequest, _admin_pb2.DiscardDeadLetterResponse]  # type: ignore[assignment]
-    """Gives a dead letter up, with a reason."""
+    """Gives a dead letter up, with a reason. Fails as RetryDeadLetter where there is none, or none that is open."""
     GetTimeline: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTimelineRequest, _admin_pb2.GetTimelineResponse]  # type: ignore[assignment]
     """Lists the ledger's journal of a product, an order or a request, newest first."""
     GetCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]  # type: ignore[assignment]
@@ -237,7 +243,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Puts closed products on sale. Loading a product that is on sale changes nothing.
 
         UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
-        continues it. Reason LOAD_PENDING: it certainly has begun.
+        continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an
+        event of the product could not be applied to the ledger, and its units would be sold again; retry or
+        discard it first.
         """
 
     @_abc_1.abstractmethod
@@ -318,7 +326,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stops the sale of a product, with a reason: what is asked of it from now on ends as FROZEN, and what is
         held stays held. Confirm, Release and expiry go on. A product that is frozen already stays as it is, with
         the reason that it has. Answers once every shard that can be reached has stopped; a shard that cannot be
-        reached now stops before it sells again.
+        reached now stops within a moment of its return, after a failover before it sells again.
         """
 
     @_abc_1.abstractmethod
@@ -376,7 +384,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RetryDeadLetterResponse, _abc.Awaitable[_admin_pb2.RetryDeadLetterResponse]]:
         """Applies a dead letter again. FAILED_PRECONDITION, reason DEAD_LETTER_REFUSED: the ledger still cannot hold
-        it; reason DEAD_LETTER_CLOSED: it was applied or given up before. NOT_FOUND: there is none.
+        it; reason DEAD_LETTER_CUT: only its beginning was kept; reason DEAD_LETTER_CLOSED: it was applied or given up
+        before. NOT_FOUND, reason DEAD_LETTER_UNKNOWN: there is none.
         """
 
     @_abc_1.abstractmethod
@@ -385,7 +394,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DiscardDeadLetterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DiscardDeadLetterResponse, _abc.Awaitable[_admin_pb2.DiscardDeadLetterResponse]]:
-        """Gives a dead letter up, with a reason."""
+        """Gives a dead letter up, with a reason. Fails as RetryDeadLetter where there is none, or none that is open."""
 
     @_abc_1.abstractmethod
     def GetTimeline(

@@ -247,7 +247,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_LOW_STOCK: _EventKind.ValueType  # 5
     """A product has fewer units than its low_stock."""
     EVENT_KIND_FROZEN: _EventKind.ValueType  # 6
-    """A product was frozen. Not sent in this version."""
+    """A product was frozen: nothing is sold until an operator resumes its sale."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """What an event tells of."""
@@ -265,7 +265,7 @@ EVENT_KIND_BACK_IN_STOCK: EventKind.ValueType  # 4
 EVENT_KIND_LOW_STOCK: EventKind.ValueType  # 5
 """A product has fewer units than its low_stock."""
 EVENT_KIND_FROZEN: EventKind.ValueType  # 6
-"""A product was frozen. Not sent in this version."""
+"""A product was frozen: nothing is sold until an operator resumes its sale."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final

@@ -10,12 +10,17 @@ SELECT
     buffer_percent,
     max_per_user,
     low_stock,
+    buffer_release_below,
     shards,
     layout_version,
     layout_shards,
     epoch,
     load_pool,
     sold_before,
+    sold_from_buffer,
     former_shards,
-    version
+    version,
+    frozen_reason,
+    frozen_by,
+    freeze_version
 FROM product_inventory

@@ -5,7 +5,7 @@ local function adjust(kind, sign)
   local memory = { KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
   local events_key = KEYS[3]
   local product, layout, cap = ARGV[3], ARGV[4], ARGV[5]
-  local request_id, quantity, reason = ARGV[6], ARGV[7], ARGV[8]
+  local request_id, quantity, reason, actor = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 
   local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
   if not head then return refusal end
@@ -36,7 +36,7 @@ local function adjust(kind, sign)
   stock.loaded = stock.loaded + delta
   stock.moves = stock.moves + 1
   refusal = append(events_key, head, shard_event(kind, product, stock, "request", request_id,
-    "quantity", quantity, "reason", reason))
+    "quantity", quantity, "reason", reason, "actor", actor))
   if refusal then return refusal end
   -- From here on it must succeed.
   write_counts(stock)

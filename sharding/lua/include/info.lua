@@ -9,7 +9,8 @@
 --   epoch            which load of the product this is
 --   earlier          shard counts that the product had before in this epoch, with spaces between them
 --   former           all shard counts that it ever had and whose shards may know requests
---   buffer           units that the ledger keeps back
+--   buffer           units that the ledger kept back when the product was loaded; what of them came on sale
+--                    since is `released` at the product's first shard
 --   sold_before      units sold in earlier epochs
 --   max_per_user     units that one user may hold and buy in this epoch; 0 or missing: no limit
 

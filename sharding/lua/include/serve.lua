@@ -1,15 +1,16 @@
 -- Decide a list of requests against one shard and say what has to be written for them. Changes
 -- `stock` but no key. In order of precedence a request is
 --   R replayed, M mismatch, X refused before, N never, B barred, F frozen, S stale, O overloaded,
---   U user limit, D deducted or H held, T refused for good, I insufficient.
+--   L ledger behind, U user limit, D deducted or H held, T refused for good, I insufficient.
 --
 -- `requests` is flat: request_id, quantity, user_id, order_id, and so on; for a line of an order that is
 -- not an order_id but the line's terms, see include/orders.lua. `call` has product, layout, shard,
--- partition, record_cap, tombstone_cap, users (the key of the units that users have) and mode:
+-- partition, record_cap, tombstone_cap, backlog_max, users (the key of the units that users have) and mode:
 --   home   the usual one
 --   final  what is short is refused for good, under a tombstone
 --   visit  the requests' home is away and this shard stands in for it
---   look   only what is remembered is answered; everything else is stale
+--   look   only what is remembered is answered; nothing else is taken: it is insufficient
+--   bar    the requests' home is about to act: what is not remembered is barred from being taken by a visit
 -- Returns a table of statuses (one string), firsts ("<left>:<shard>" of the first copy of each R),
 -- records and tombstones (flat lists of fields and values to write), sold and held (units), deadlines
 -- (flat: times and orders), users (units by user, of a product with a limit), at_ms (the time if lines of orders
@@ -63,14 +64,25 @@ local function remembered(value, quantity, user)
   return "M"
 end
 
+-- Why nothing that is not remembered is decided here; nil: it is.
 local function why_closed(count, call, stock, head, memory)
-  if stock.frozen or stock.state ~= "open" then return "F" end
-  if call.mode == "look" or not stock.serves or stock.layout ~= tonumber(call.layout) then return "S" end
-  if is_full(current_records(head, memory), count, call.record_cap) then return "O" end
-  if call.mode == "final" and is_full(current_tombstones(head, memory), count, call.tombstone_cap) then
+  local bars = call.mode == "bar"
+  -- A stop may end before a late visit comes. A closed shard's layout takes nothing any more, nowhere.
+  if stock.state == "closed" or (not bars and (stock.frozen or stock.state ~= "open")) then return "F" end
+  if not stock.serves or stock.layout ~= tonumber(call.layout) then return "S" end
+  if call.mode == "look" then return "I" end
+  if not bars and is_full(current_records(head, memory), count, call.record_cap) then return "O" end
+  local leaves_tombstones = bars or call.mode == "final"
+  if leaves_tombstones and is_full(current_tombstones(head, memory), count, call.tombstone_cap) then
     return "O"
   end
+  if is_behind(head, tonumber(call.backlog_max)) then return "L" end
   return nil
+end
+
+-- A late confirmation goes on while the ledger is behind: no more units can be taken again than were held.
+local function is_refused(why, request_id)
+  return why ~= "L" or string.sub(request_id, 1, 7) ~= "retake "
 end
 
 local function serve(requests, call, stock, head, memory)
@@ -94,16 +106,20 @@ local function serve(requests, call, stock, head, memory)
     if units == nil then return nil, { "corrupt", "users" } end
     local order = terms and terms.position and (found[terms.position] or decided[fields[terms.position]])
     -- Barred is who comes to a stand-in; whoever comes home is not.
-    if value == "b" and call.mode ~= "visit" then value = nil end
+    if value == "b" and call.mode ~= "visit" and call.mode ~= "bar" then value = nil end
     if value then
       known = known + 1
       statuses[i], firsts[#firsts + 1] = remembered(value, quantity, user)
-    elseif order then
+    elseif order and (order == "n" or call.mode ~= "bar") then
       -- It was released before it came, or its id is another order's, which has its first line here, too.
       known = known + 1
       statuses[i] = order == "n" and "N" or "M"
-    elseif closed_to_new then
+    elseif closed_to_new and is_refused(closed_to_new, requests[4 * i - 3]) then
       statuses[i] = closed_to_new
+    elseif call.mode == "bar" then
+      statuses[i], decided[field] = "B", "b"
+      tombstones[#tombstones + 1] = field
+      tombstones[#tombstones + 1] = "b"
     elseif units and units + quantity > stock.max_per_user then
       statuses[i] = "U"
     elseif quantity <= stock.available then

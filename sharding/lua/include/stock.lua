@@ -11,9 +11,13 @@
 --   epoch                   which load of the product this is
 --   state                   loading, open, closing, closed
 --   frozen                  1: nothing may be taken
+--   freeze                  version of the decision that `frozen` follows; missing: there was none
+--   repaired                <number> <call> of the last difference from the ledger that was compensated here
 --   out:<partition>         <number>:<units> of the last take for that receiver; 0 units: it has arrived
 --   in:<partition>          number of the last put from that donor
 --   visited                 1: it took requests whose home was away
+--   released                units of the buffer that came in here in this epoch; 0 or missing: none. At the
+--                           product's first shard only
 --   max_per_user            units that one user may hold and buy in this epoch; 0 or missing: no limit
 --   gathering_until_ms      while it lasts, the shard gives only to receivers with a lower number
 

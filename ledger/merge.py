@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import NamedTuple, TypeVar
 
 from ledger.batch import (
     EffectKey,
@@ -16,6 +18,8 @@ from ledger.batch import (
     NewLayout,
     Opening,
     ProductChange,
+    Refusal,
+    Repaired,
     SecondEffect,
     ShardChange,
     ShardKey,
@@ -25,7 +29,9 @@ from ledger.batch import (
 from ledger.products import JournalKind
 from ledger.service_events import Notice, ServiceEventKind
 from sharding.events import (
+    BEFORE_ALL,
     HOLD_ID,
+    Counts,
     End,
     Event,
     EventId,
@@ -79,7 +85,7 @@ class Delivery:
         if not self.event:
             return 1
         of_orders = len(self.event.holds) + len(self.event.ends) + len(self.event.decisions)
-        return max(1, len(self.event.sales) + of_orders)
+        return max(1, len(self.event.sales) + len(self.event.refused) + of_orders)
 
 
 class Chunk(NamedTuple):
@@ -141,14 +147,60 @@ def merge(chunks: Sequence[Chunk], taken: AbstractSet[EffectKey] | None = None) 
     return batch
 
 
+def merge_late(
+    partition: int,
+    delivery: Delivery,
+    taken: AbstractSet[EffectKey],
+    *,
+    request_id: str,
+    shard_follows: bool,
+    tells: bool,
+) -> LedgerBatch:
+    """What is left to do of an event that was set aside as a whole, or as one of its requests.
+
+    `tells`: callers have not been told of its orders.
+    """
+    batch, event = LedgerBatch(), delivery.event
+    assert event is not None  # who asks has looked
+    if tells:
+        _tell_of_orders(batch, event)
+    wanted = _only(event, request_id) if request_id else event
+    _add_to_product(batch, partition, delivery.entry, wanted, set(taken))
+    if shard_follows:
+        _add_to_shard(batch, partition, event)
+    else:  # the shard's row has it, but the hold may have been entered after that
+        ended = [HoldKey(event.product_id, partition, end.request_id) for end in wanted.ends]
+        batch.freed.extend(ended)
+    return batch
+
+
+def _only(event: Event, request_id: str) -> Event:
+    """The event with one request of its lists; of several of that id the last: the first one counted."""
+    return replace(
+        event,
+        sales=_last_of(event.sales, request_id),
+        holds=_last_of(event.holds, request_id),
+        ends=_last_of(event.ends, request_id),
+        decisions=(),
+    )
+
+
+_Named = TypeVar("_Named", Sale, End)
+
+
+def _last_of(named: Sequence[_Named], request_id: str) -> tuple[_Named, ...]:
+    return tuple(each for each in named if each.request_id == request_id)[-1:]
+
+
 def _add(
     batch: LedgerBatch, partition: int, delivery: Delivery, seen: set[EffectKey] | None
 ) -> None:
     event = delivery.event
     if delivery.problem:
         product_id = event.product_id if event else 0
-        batch.letters.append(Letter(partition, delivery.entry, product_id, "", delivery.problem))
-    else:
+        letter = (partition, delivery.entry, product_id, "", delivery.problem)
+        batch.letters.append(Letter(*letter, shard_followed=delivery.shard_follows))
+    elif not (event and event.kind is Kind.MARK):  # a marker did nothing that could be done again
         batch.raw.append((partition, delivery.entry))
     if event is None or event.kind is Kind.OPENED:
         return
@@ -164,11 +216,15 @@ def _add_to_product(
     batch: LedgerBatch, partition: int, entry: Entry, event: Event, seen: set[EffectKey] | None
 ) -> None:
     if event.kind is Kind.UNDO:
-        undone = Undone(event.product_id, partition, event.undone, event.request_id, event.id)
-        batch.undone.append(undone)
+        batch.undone.append(_undone(partition, event))
         return
+    if event.repair:
+        _add_repair(batch, partition, event)
+        return
+    batch.refusals += _refusals(event)
+    here: set[str] = set()
     for told in _effects(partition, event):
-        effects = told if seen is None else _first_ones(batch, entry, event, told, seen)
+        effects = told if seen is None else _first_ones(batch, entry, event, told, seen, here)
         if not effects.sales:
             continue
         batch.effects.append(effects)
@@ -176,6 +232,36 @@ def _add_to_product(
             _change_layout(batch, event)
         elif effects.kind is not JournalKind.REFUND:
             _add_units_to_product(batch, effects)
+
+
+def _undone(partition: int, event: Event) -> Undone:
+    assert event.counts is not None  # only a reshard has none
+    return Undone(
+        product_id=event.product_id,
+        partition=partition,
+        undone=event.undone,
+        request_id=event.request_id,
+        event_id=event.id,
+        quantity=event.quantity,
+        available_after=event.counts.available,
+        at_ms=event.at_ms,
+        remark=f"second effect, returned by event {event.id}",
+    )
+
+
+def _add_repair(batch: LedgerBatch, partition: int, event: Event) -> None:
+    """Units that appear or vanish in the ledger change the product's total."""
+    assert event.repair
+    assert event.counts
+    added = event.repair.ledger
+    change = batch.products.setdefault(event.product_id, ProductChange())
+    change.total += added.available + added.held + added.sold
+    change.available += added.available
+    change.held += added.held
+    change.sold += added.sold
+    key = ShardKey(event.product_id, partition)
+    repaired = Repaired(key, event.id, event.repair, event.reason, event.counts.available)
+    batch.repairs.append(repaired)
 
 
 def _add_units_to_product(batch: LedgerBatch, effects: Effects) -> None:
@@ -213,43 +299,73 @@ def _change_layout(batch: LedgerBatch, event: Event) -> None:
 
 def _effects(partition: int, event: Event) -> Iterator[Effects]:
     """What the journal is to have of an event, in lists of one kind and one remark each."""
+    who = event.actor
     for kind, remark, sales in _told(event):
-        yield Effects(partition, event.id, event.product_id, kind, event.at_ms, remark, sales)
+        yield Effects(partition, event.id, event.product_id, kind, event.at_ms, remark, sales, who)
 
 
 def _told(event: Event) -> Iterator[tuple[JournalKind, str, Sequence[Sale]]]:
     kind = _JOURNAL_KIND.get(event.kind)
     if kind is JournalKind.DEDUCT:
-        yield kind, "", event.sales
-        if event.holds:
-            yield JournalKind.RESERVE, "", event.holds
+        for taken, sales in _in_turns(event):
+            yield taken, "", sales
     elif kind is JournalKind.LAYOUT:
         sale = Sale(f"layout {event.layout}", 0, user_id=0, order_id=0)
         yield kind, event.reason or f"{event.shards} shards", (sale,)
     elif kind:
-        yield kind, event.reason, (Sale(event.request_id, event.quantity, user_id=0, order_id=0),)
+        yield kind, event.reason, (_of_shard(event, event.request_id, event.quantity),)
     elif event.kind is Kind.ORDERS:
-        for why, ends in _by_cause(event.ends).items():
-            yield JournalKind.CONFIRM if why.is_sold else JournalKind.RELEASE, _WHY[why], ends
+        for why, ends in groupby(event.ends, attrgetter("why")):
+            kind = JournalKind.CONFIRM if why.is_sold else JournalKind.RELEASE
+            yield kind, _WHY[why], [_ended(end) for end in ends]
         yield JournalKind.REFUND, "", _refunds(event)
 
 
-def _by_cause(ends: Sequence[End]) -> dict[OrderState, list[Sale]]:
-    found: dict[OrderState, list[Sale]] = {}
-    for end in ends:
-        sale = Sale(end.request_id, end.quantity, end.user_id, end.order_id)
-        found.setdefault(end.why, []).append(sale)
-    return found
+def _in_turns(event: Event) -> Iterator[tuple[JournalKind, Sequence[Sale]]]:
+    """Sales and holds of a list as they took turns: each row of the journal begins where the one before
+    it ended."""
+    if not event.holds:
+        yield JournalKind.DEDUCT, event.sales
+        return
+    taken = [(JournalKind.DEDUCT, sale) for sale in event.sales]
+    taken += [(JournalKind.RESERVE, hold) for hold in event.holds]
+    taken.sort(key=lambda each: -(each[1].available_after or 0))
+    for kind, turn in groupby(taken, itemgetter(0)):
+        yield kind, [sale for _, sale in turn]
+
+
+def _ended(end: End) -> Sale:
+    return Sale(end.request_id, end.quantity, end.user_id, end.order_id, end.available_after)
+
+
+def _of_shard(
+    event: Event, request_id: str, quantity: int, *, user_id: int = 0, order_id: int = 0
+) -> Sale:
+    """The only request of an event, or one that follows all others."""
+    available = event.counts.available if event.counts else None
+    return Sale(request_id, quantity, user_id, order_id, available)
+
+
+def _refusals(event: Event) -> list[Refusal]:
+    """Nobody sells the line of an order from the buffer, so nothing need be known of it."""
+    if event.kind is Kind.TOMBSTONE and not event.bars and not HOLD_ID.fullmatch(event.request_id):
+        return [Refusal(event.product_id, event.request_id, "never")]
+    return [
+        Refusal(event.product_id, sale.request_id, "refused", sale.quantity, sale.user_id)
+        for sale in event.refused
+        if not HOLD_ID.fullmatch(sale.request_id)
+    ]
 
 
 def _refunds(event: Event) -> list[Sale]:
     """Orders that nobody will get any units for; `quantity` 0, for theirs came back long before."""
     return [
-        Sale(
+        _of_shard(
+            event,
             request_id_of(decision.order_id, event.product_id),
             0,
-            decision.user_id,
-            decision.order_id,
+            user_id=decision.user_id,
+            order_id=decision.order_id,
         )
         for decision in event.decisions
         if decision.state is OrderState.REFUND_REQUIRED
@@ -265,11 +381,15 @@ def _tell_of_orders(batch: LedgerBatch, event: Event) -> None:
 
 
 def _first_ones(
-    batch: LedgerBatch, entry: Entry, event: Event, effects: Effects, seen: set[EffectKey]
+    batch: LedgerBatch,
+    entry: Entry,
+    event: Event,
+    effects: Effects,
+    seen: set[EffectKey],
+    here: set[str],
 ) -> Effects:
-    """Without the requests that had their effect before."""
+    """Without the requests that had their effect before; `here`: requests of this event so far."""
     sales = []
-    here: set[str] = set()
     for sale, key in zip(effects.sales, effects.keys(), strict=True):
         if not any(key._replace(kind=kind.value) in seen for kind in effects.rivals):
             seen.add(key)
@@ -301,7 +421,7 @@ def _second_effect(partition: int, event: Event, sale: Sale) -> SecondEffect:
 def _duplicate(partition: int, entry: Entry, key: EffectKey, sale: Sale) -> Letter:
     """A second effect that no script brings back: of a correction, of an order, or of one list twice."""
     reason = f"duplicate_effect {key.kind} of {sale.quantity} units"
-    return Letter(partition, entry, key.product_id, key.request_id, reason)
+    return Letter(partition, entry, key.product_id, key.request_id, reason, shard_followed=True)
 
 
 def _add_to_shard(batch: LedgerBatch, partition: int, event: Event) -> None:
@@ -309,18 +429,37 @@ def _add_to_shard(batch: LedgerBatch, partition: int, event: Event) -> None:
         return
     key = ShardKey(event.product_id, partition)
     if event.kind is Kind.LOAD or event.joins:
-        batch.shards[key] = ShardChange(reset=True, epoch=event.epoch)
+        batch.shards[key] = ShardChange(reset=True)
     change = batch.shards.setdefault(key, ShardChange())
     _add_units(change, event)
     change.layout_version = event.layout or change.layout_version
     change.state = event.state or change.state
+    change.epoch = event.epoch
     change.last_event = event.id
     change.counts = event.counts
+    change.damaged = event.damaged
     if event.kind in (Kind.TAKE, Kind.ACK):
         _follow_transfer(batch, partition, event)
     if event.holds or event.ends:
         _add_units_of_orders(change, event)
         _follow_holds(batch, partition, event)
+    _note_parting(change, event.id, event.counts)
+
+
+def _note_parting(change: ShardChange, event_id: EventId, counts: Counts) -> None:
+    """Every event's counts less all that was done since say what the shard had before the batch. The
+    first that says something else than those before it tells where shard and stream have parted."""
+    available, held, sold, loaded = change.ahead
+    base = (
+        counts.available - change.available + available,
+        counts.held - change.held + held,
+        counts.sold - change.sold + sold,
+        counts.loaded - change.loaded + loaded,
+    )
+    if change.first_event is BEFORE_ALL:
+        change.first_event, change.base = event_id, base
+    elif change.parted is BEFORE_ALL and base != change.base:
+        change.parted = event_id
 
 
 def _follow_transfer(batch: LedgerBatch, partition: int, event: Event) -> None:
@@ -350,6 +489,10 @@ def _add_units(change: ShardChange, event: Event) -> None:
         case Kind.RESTOCK | Kind.LOAD:
             change.available += units
             change.loaded += units
+        case Kind.BUFFER:
+            change.available += units
+            change.loaded += units
+            change.released += units
         case Kind.REMOVE | Kind.CLOSE:
             change.available -= units
             change.loaded -= units
@@ -362,10 +505,22 @@ def _add_units(change: ShardChange, event: Event) -> None:
         case Kind.UNDO:
             change.available += units
             change.sold -= units
+        case Kind.REPAIR:
+            _add_repair_to_shard(change, event)
         case _:
             pass  # a deduction's units are its sales'; the other kinds move none
     change.available -= sold
     change.sold += sold
+
+
+def _add_repair_to_shard(change: ShardChange, event: Event) -> None:
+    assert event.repair
+    live, added = event.repair.live, event.repair.ledger
+    change.available += added.available
+    change.held += added.held
+    change.sold += added.sold
+    change.loaded += added.loaded
+    change.ahead = Counts(*(a + b - c for a, b, c in zip(change.ahead, added, live, strict=True)))
 
 
 def _add_units_of_orders(change: ShardChange, event: Event) -> None:

@@ -1,0 +1,3 @@
+SELECT epoch, released_stock
+FROM product_inventory
+WHERE product_id = %s

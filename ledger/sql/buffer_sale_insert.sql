@@ -1,0 +1,2 @@
+INSERT INTO buffer_sale (product_id, request_id, quantity, user_id, mode_epoch) VALUES
+{rows}

@@ -1,0 +1,4 @@
+DELETE FROM buffer_sale
+WHERE create_time < CURRENT_TIMESTAMP(3) - INTERVAL %s SECOND
+ORDER BY id
+LIMIT %s

@@ -1,0 +1,1 @@
+DELETE FROM buffer_sale WHERE id IN ({values})

@@ -1,0 +1,3 @@
+-- @include dead_letter_row
+WHERE id = %s
+FOR UPDATE

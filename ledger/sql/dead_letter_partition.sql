@@ -1,0 +1,1 @@
+SELECT partition_id FROM dead_letter WHERE id = %s

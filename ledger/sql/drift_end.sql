@@ -1,0 +1,4 @@
+UPDATE shard_drift SET
+    is_open = NULL,
+    state = %s
+WHERE id = %s

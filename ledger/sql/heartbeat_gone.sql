@@ -1,0 +1,1 @@
+DELETE FROM service_mode WHERE name = %s

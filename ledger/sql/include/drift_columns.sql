@@ -1,0 +1,13 @@
+    drift.id,
+    drift.product_id,
+    drift.partition_id,
+    drift.epoch,
+    drift.available,
+    drift.held,
+    drift.sold,
+    drift.loaded,
+    drift.damaged,
+    drift.first_generation,
+    drift.first_number,
+    drift.changes,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', drift.create_time) DIV 1000

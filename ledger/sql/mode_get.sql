@@ -1,0 +1,1 @@
+SELECT mode FROM service_mode WHERE name = %s

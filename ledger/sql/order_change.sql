@@ -1,0 +1,10 @@
+INSERT INTO inventory_order (
+    order_id,
+    user_id,
+    state,
+    order_lines,
+    deadline_time,
+    create_time
+) VALUES
+{rows}
+ON DUPLICATE KEY UPDATE state = VALUES(state), deadline_time = VALUES(deadline_time)

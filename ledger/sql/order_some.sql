@@ -1,0 +1,2 @@
+-- @include order_row
+WHERE order_id IN ({values})

@@ -1,0 +1,2 @@
+-- @include product_row
+WHERE product_id IN ({values})

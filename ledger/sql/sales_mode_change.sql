@@ -1,0 +1,1 @@
+UPDATE service_mode SET mode = %s, epoch = epoch + 1 WHERE name = 'sales'

@@ -1,0 +1,1 @@
+INSERT IGNORE INTO service_mode (name, mode) VALUES ('sales', 'redis')

@@ -1,0 +1,170 @@
+"""Audits and repairs while a product sells: shards are marked, the workers compare, the ledger tells."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from grpc import StatusCode
+
+from ledger.audits import AuditReading, Audits, DriftRow, Side
+from ledger.checkpoints import Checkpoints
+from ledger.errors import Conflict, LedgerConflictError, LedgerUnavailableError
+from ledger.products import ProductRow, Products
+from server.errors import RefusedError, unavailable
+from sharding.auditing import Marked
+from sharding.errors import RepairImpossibleError, StockUnavailableError
+from sharding.events import Counts, EventId, Repair
+from sharding.outcomes import Reason, State
+from sharding.stock import Stock
+
+LOOK_S = 0.05
+"""Time between two looks at how far the workers have come."""
+NOTHING = Counts(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairWish:
+    """What somebody wants to be done about a product's differences."""
+
+    product_id: int
+    reason: str
+    actor: str
+    side: Side | None
+    """None: of each difference its own."""
+
+
+class Auditor:
+    """Audits on demand, and enters compensations for what it finds."""
+
+    def __init__(
+        self, stock: Stock, products: Products, audits: Audits, checkpoints: Checkpoints
+    ) -> None:
+        self._stock = stock
+        self._products = products
+        self._audits = audits
+        self._checkpoints = checkpoints
+
+    async def audit(self, product_id: int, *, wait_s: float) -> AuditReading:
+        """Compare every shard with the ledger at a marker; a closed product has its ledger row alone.
+
+        RefusedError AUDIT_PENDING if a shard or a worker does not answer within `wait_s`;
+        LedgerConflictError STATUS_CHANGING while the product is being loaded, or was meanwhile.
+        """
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self._audit(await self._products.get(product_id))
+        except (TimeoutError, LedgerUnavailableError) as error:
+            raise _pending() from error
+
+    async def repair(self, wish: RepairWish, found: AuditReading) -> bool:
+        """Compensate what an audit found; whether this call entered anything.
+
+        RefusedError REPAIR_IMPOSSIBLE if a live count would be below zero; other shards are repaired
+        all the same.
+        """
+        results = await asyncio.gather(
+            *(self._enter(wish, drift) for drift in found.drifts), return_exceptions=True
+        )
+        await self._stock.outlive_notes([wish.product_id])
+        for result in results:
+            if isinstance(result, RepairImpossibleError):
+                raise _impossible() from result
+            if isinstance(result, BaseException):
+                raise result
+        return any(results)
+
+    async def _audit(self, row: ProductRow) -> AuditReading:
+        if row.status is State.CLOSED:
+            return await self._audits.read(row.product_id)
+        if row.status is State.LOADING:
+            raise _status_changing(row.product_id)
+        marked = await self._marked(row.product_id)
+        await self._passed({each.partition: each.event_id for each in marked.markers})
+        found = await self._audits.read(row.product_id)
+        if found.epoch != marked.epoch or found.status is State.LOADING:
+            raise _status_changing(row.product_id)
+        return found
+
+    async def _marked(self, product_id: int) -> Marked:
+        """Markers at every shard; a damaged one is away until somebody looks at it."""
+        try:
+            marked = await self._stock.mark(product_id)
+        except StockUnavailableError as error:
+            raise _pending() from error
+        if marked is None:
+            raise _pending()
+        for fault in marked.faults:
+            if fault.reason is Reason.SHARD_CORRUPT:
+                raise StockUnavailableError(fault.reason, f"p{fault.partition:02d} {fault.detail}")
+        if marked.faults:
+            raise _pending()
+        return marked
+
+    async def _passed(self, markers: Mapping[int, EventId]) -> None:
+        """Return when the ledger has applied all of them."""
+        while True:
+            applied = await self._checkpoints.of(markers)
+            if all(applied[each].id >= marker for each, marker in markers.items()):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _enter(self, wish: RepairWish, drift: DriftRow) -> bool:
+        repair = compensation(drift, wish.side or drift.side, wish.actor)
+        return await self._stock.repair(
+            drift.product_id, drift.partition, repair, epoch=drift.epoch, reason=wish.reason
+        )
+
+
+class LedgerAuditor:
+    """Audits products that are sold from the ledger's own rows: there is nothing to differ from them."""
+
+    def __init__(self, audits: Audits) -> None:
+        self._audits = audits
+
+    async def audit(
+        self,
+        product_id: int,
+        *,
+        wait_s: float,  # noqa: ARG002 - nothing is waited for
+    ) -> AuditReading:
+        """The product's equation. UnknownProductError."""
+        return await self._audits.read(product_id)
+
+    async def repair(self, wish: RepairWish, found: AuditReading) -> bool:
+        """Nothing: no shard can differ."""
+        assert not found.drifts, f"product {wish.product_id} has shards"
+        return False
+
+
+def compensation(drift: DriftRow, side: Side, actor: str) -> Repair:
+    """What makes both halves equal again. Pure.
+
+    Where the ledger follows live units that nothing explains, both halves have loaded them from now on.
+    """
+    units = drift.units
+    if side is Side.LIVE:
+        return Repair(drift.id, Counts(*(-each for each in units)), NOTHING, actor)
+    there = units.available + units.held + units.sold
+    live = NOTHING._replace(loaded=there - units.loaded)
+    return Repair(drift.id, live, units._replace(loaded=there), actor)
+
+
+def _pending() -> RefusedError:
+    return unavailable(
+        "AUDIT_PENDING",
+        "a shard or the worker did not answer in time; nothing was compared, call again",
+    )
+
+
+def _impossible() -> RefusedError:
+    return RefusedError(
+        StatusCode.FAILED_PRECONDITION,
+        "REPAIR_IMPOSSIBLE",
+        "a shard has fewer units than the repair would take away there: restock the product first, "
+        "or let the ledger follow with side LEDGER",
+    )
+
+
+def _status_changing(product_id: int) -> LedgerConflictError:
+    text = f"product {product_id} is being loaded or was loaded anew; call again"
+    return LedgerConflictError(Conflict.STATUS_CHANGING, text)

@@ -1,0 +1,1 @@
+"""Selling from MySQL alone."""
