@@ -14,6 +14,7 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 
 from deploy.demo.readings import read_ledger
 from deploy.local.ports import HOST
+from deploy.local.redis_cluster import start_cluster
 from inventory.client import (
     AsyncInventoryClient,
     DeductItem,
@@ -22,6 +23,9 @@ from inventory.client import (
     InvalidRequest,
     OrderLine,
     Outcome,
+    OutcomeUnknown,
+    RetryPolicy,
+    Unavailable,
 )
 from inventory.v1.admin_pb2 import GetProductRequest, ListDeadLettersRequest, ListProductsRequest
 from ledger.database import Database
@@ -41,6 +45,8 @@ from tests.waiting import eventually
 
 UNITS, BUYERS = 120, 200
 CALL_S = 8
+HASTY = RetryPolicy(deadline_s=20.0, try_timeout_s=10.0, tries_max=1)
+"""A caller that wants to hear the service's own word."""
 REFUSED_WITHIN_S = TOLD_WITHIN_S = 20.0
 FORCED = "SELECT product_id FROM inventory_log WHERE kind = 'force_release' AND order_id = %s"
 LETTER = (
@@ -409,6 +415,51 @@ async def figures(twins: Shop, worker: int, name: str) -> dict[str, float]:
     page = await asyncio.to_thread(lambda: urlopen(url, timeout=5).read().decode())
     found = re.findall(rf"^{name}(\{{[^}}]*\}})? (\S+)$", page, flags=re.MULTILINE)
     return {labels: float(value) for labels, value in found}
+
+
+async def test_the_buffers_of_both_servers_are_sold_while_redis_is_gone(twins: Shop) -> None:
+    products = [
+        await twins.on_sale(20, buffer_percent=50, server=server) for server in MYSQL_SERVERS
+    ]
+    hasty = await twins.client(twins.stack.grpc_address(), HASTY)
+    accepted = await asyncio.gather(*(sold(twins, each, "live", 3) for each in products))
+    for product_id in products:
+        await until_applied(twins, product_id, 3)
+    for node in twins.stack.redis:
+        node.process.kill()
+    for product_id, its in zip(products, accepted, strict=True):
+        its.update(await bought(twins, product_id, ids("buffer", 4)))
+    mysql = twins.stack.databases[0].process
+    mysql.pause()
+    try:
+        with pytest.raises((Unavailable, OutcomeUnknown)):
+            await hasty.deduct(products[0], 1, request_id="hangs")
+        accepted[1].update(await bought(twins, products[1], ids("meanwhile", 2)))
+    finally:
+        mysql.resume()
+    await start_cluster(twins.stack.redis)
+    for product_id, its in zip(products, accepted, strict=True):
+        its.update(await bought(twins, product_id, ids("after", 2)))
+        assert await bought(twins, product_id, list(its)) == its
+        rest = [f"rest{each}" for each in range(30)]
+        answers = [await twins.caller.deduct(product_id, 1, request_id=each) for each in rest]
+        its.update({each: 1 for each, answer in zip(rest, answers, strict=True) if answer.accepted})
+        hangs = await twins.caller.resolve(product_id, "hangs")
+        its.update({"hangs": hangs.quantity} if hangs.quantity else {})
+        assert (await twins.caller.get_cluster()).mode == "redis"
+        stock, ledger = await twins.drained(product_id)
+        assert ledger.deductions == its
+        assert (stock.total, stock.sold + stock.available + stock.buffer) == (20, 20)
+        assert stock.sold == ledger.product.sold == len(its)
+        assert stock.available == 0
+
+
+async def bought(twins: Shop, product_id: int, names: Sequence[str]) -> dict[str, int]:
+    """Requests of a unit each, all accepted, by either server."""
+    for position, name in enumerate(names):
+        answer = await twins.clients[position % 2].deduct(product_id, 1, request_id=name)
+        assert answer.accepted
+    return dict.fromkeys(names, 1)
 
 
 SWAPPED, ONE_MISSING, NOWHERE = (1, 0), (0,), ()

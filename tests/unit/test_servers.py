@@ -34,7 +34,7 @@ class Table:
         return [Row(each) for each in self._ids if each > own][:limit]
 
     async def before(self, own: int, limit: int) -> list[Row]:
-        return [Row(each) for each in self._ids[::-1] if each < own][:limit]
+        return [Row(each) for each in self._ids[::-1] if not own or each < own][:limit]
 
 
 TABLES = st.lists(st.sets(st.integers(1, 30), max_size=12), min_size=1, max_size=5)
@@ -66,10 +66,26 @@ async def test_pages_go_back_through_all_rows_once(tables: list[set[int]], limit
     servers = PerServer([Table(list(ids)) for ids in tables])
     found: list[int] = []
     while page := await servers.page_back(
-        lambda table, own: table.before(own, limit), before=min(found, default=1_000), limit=limit
+        lambda table, own: table.before(own, limit), before=min(found, default=0), limit=limit
     ):
         found += [row.id for row in page]
     assert found == numbers(tables)[::-1]
+
+
+async def test_a_page_of_a_product_is_of_its_own_server() -> None:
+    servers = PerServer([Table([1, 2]), Table([1, 2, 3]), Table([5])])
+    product_id = 7
+    place = Place(ledger_of(product_id, 3), 3)
+    own = await servers.of(product_id).after(0, 10)
+    numbers_of_its = [place.number(row.id) for row in own]
+    page = await servers.page(
+        lambda table, after: table.after(after, 10), after=0, limit=10, product_id=product_id
+    )
+    back = await servers.page_back(
+        lambda table, before: table.before(before, 10), before=0, limit=10, product_id=product_id
+    )
+    assert [row.id for row in page] == numbers_of_its
+    assert [row.id for row in back] == numbers_of_its[::-1]
 
 
 @given(st.integers(1, 64), st.integers(0, 2**40))
