@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import aiomysql
 from pymysql.constants import CLIENT, CR
@@ -19,6 +19,7 @@ from pymysql.err import MySQLError, OperationalError
 from ledger.errors import LedgerError
 from ledger.metrics import LedgerMetrics
 from ledger.mysql_errors import LOST, TIMED_OUT, passing_kind, translated
+from ledger.servers import ALONE, PerServer, Place
 from ledger.settings import LedgerSettings, MysqlUrl
 from ledger.statements import statement
 
@@ -80,7 +81,10 @@ class Database:
         connect_timeout_ms: int = 3_000,
         timeout_ms: int = 15_000,
         lock_wait_s: int = 2,
+        place: Place = ALONE,
     ) -> None:
+        self.place = place
+        """Of the server among those of the ledger."""
         self._url = url
         self._metrics = metrics
         self._tls = _tls_context(url)
@@ -90,18 +94,6 @@ class Database:
         self._slots = asyncio.Semaphore(connections)
         self._idle: list[tuple[Any, float]] = []
         """Connections and when they were put back, the latest last."""
-
-    @classmethod
-    def from_settings(cls, settings: LedgerSettings, metrics: LedgerMetrics) -> Self:
-        """A pool as the settings say; connects nowhere yet."""
-        return cls(
-            settings.mysql_url,
-            metrics,
-            connections=settings.mysql_connections,
-            connect_timeout_ms=settings.mysql_connect_timeout_ms,
-            timeout_ms=settings.mysql_timeout_ms,
-            lock_wait_s=settings.mysql_lock_wait_s,
-        )
 
     @property
     def server(self) -> str:
@@ -200,6 +192,25 @@ class _Attempt:
     """How far the attempts at one piece of work have come; only a COMMIT can have had an effect."""
 
     has_asked_to_commit: bool = False
+
+
+def databases(settings: LedgerSettings, metrics: LedgerMetrics) -> PerServer[Database]:
+    """A pool for each server as the settings say; connects nowhere yet."""
+    urls = settings.mysql_servers
+    return PerServer(
+        [
+            Database(
+                url,
+                metrics,
+                connections=settings.mysql_connections,
+                connect_timeout_ms=settings.mysql_connect_timeout_ms,
+                timeout_ms=settings.mysql_timeout_ms,
+                lock_wait_s=settings.mysql_lock_wait_s,
+                place=Place(index, len(urls)),
+            )
+            for index, url in enumerate(urls)
+        ]
+    )
 
 
 class _Cursor(aiomysql.Cursor):  # type: ignore[misc]  # aiomysql has no annotations

@@ -58,7 +58,8 @@ class DeadLetters:
 
     async def discard(self, letter_id: int, *, actor: str, reason: str) -> None:
         """Give a letter up, once. LedgerConflictError DEAD_LETTER_UNKNOWN, DEAD_LETTER_CLOSED."""
-        ending = Ending(letter_id, LetterState.DISCARDED, actor, reason)
+        named = self._database.place.number(letter_id)
+        ending = Ending(letter_id, LetterState.DISCARDED, actor, reason, named=named)
 
         async def run(transaction: Transaction) -> None:
             if await ending.opened(transaction):
@@ -94,10 +95,16 @@ class StoredLetter(NamedTuple):
 
 
 class Ending:
-    """One call that ends a letter: it does so once, however often its transaction is run."""
+    """One call that ends a letter: it does so once, however often its transaction is run.
 
-    def __init__(self, letter_id: int, state: LetterState, actor: str, reason: str) -> None:
+    `named`: the number that callers know it by.
+    """
+
+    def __init__(
+        self, letter_id: int, state: LetterState, actor: str, reason: str, *, named: int
+    ) -> None:
         self._id = letter_id
+        self._named = named
         self._end = (state.value, actor, reason)
         self._has_closed = False
 
@@ -109,13 +116,13 @@ class Ending:
         """
         row = await transaction.row(statement("dead_letter_lock"), (self._id,))
         if row is None:
-            raise unknown_letter(self._id)
+            raise unknown_letter(self._named)
         letter = _stored_letter(row)
         if letter.state == LetterState.OPEN:
             return letter
         if self._has_closed and (letter.state, letter.actor, letter.remark) == self._end:
             return None
-        text = f"dead letter {self._id} was {letter.state} before"
+        text = f"dead letter {self._named} was {letter.state} before"
         raise LedgerConflictError(Conflict.DEAD_LETTER_CLOSED, text)
 
     async def close(self, transaction: Transaction) -> None:
@@ -125,9 +132,9 @@ class Ending:
         self._has_closed = True
 
 
-def unknown_letter(letter_id: int) -> LedgerConflictError:
+def unknown_letter(named: int) -> LedgerConflictError:
     """What there is to say of an id that no letter has."""
-    text = f"there is no dead letter {letter_id}"
+    text = f"there is no dead letter {named}"
     return LedgerConflictError(Conflict.DEAD_LETTER_UNKNOWN, text)
 
 

@@ -25,6 +25,10 @@ class PartitionsDifferError(LedgerError):
     """The ledger was set up for another number of partitions than this process is set to."""
 
 
+class ServersDifferError(LedgerError):
+    """A MySQL server was set up as another one of the ledger's servers, or as one of another number."""
+
+
 class UnknownProductError(LedgerError):
     """The ledger has no such product."""
 

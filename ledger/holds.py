@@ -52,18 +52,24 @@ class Holds:
         return await self._database.transaction(run)
 
     async def note_force_release(
-        self, order_id: int, *, user_id: int, product_ids: Collection[int], actor: str, reason: str
+        self,
+        order_id: int,
+        *,
+        user_id: int,
+        first_product: int,
+        product_ids: Collection[int],
+        actor: str,
+        reason: str,
     ) -> None:
-        """Say in the journal of each of an order's products, all of them, who had it released, and why.
+        """Say in the journal of some of an order's products who had it released, and why.
 
-        Safe to repeat: the first who says so stays.
+        `first_product`: of all that the order has. Safe to repeat: the first who says so stays.
         """
-        products = sorted(product_ids)
+        request_id = request_id_of(order_id, first_product)
         kind, type_ = JournalKind.FORCE_RELEASE.value, JournalType.FORCE_RELEASE.value
 
         async def run(transaction: Transaction) -> None:
-            for product_id in products:
-                request_id = request_id_of(order_id, products[0])
+            for product_id in sorted(product_ids):
                 what = (product_id, request_id, kind, type_, order_id, user_id)
                 values = (*what, product_id, reason, actor)
                 await transaction.execute(statement("force_release_insert"), values)

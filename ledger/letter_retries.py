@@ -39,19 +39,20 @@ class LetterRetries:
         LedgerConflictError DEAD_LETTER_UNKNOWN, DEAD_LETTER_CLOSED, DEAD_LETTER_CUT,
         DEAD_LETTER_REFUSED: nothing was changed.
         """
-        ending = Ending(letter_id, LetterState.RETRIED, actor, reason)
+        named = self._database.place.number(letter_id)
+        ending = Ending(letter_id, LetterState.RETRIED, actor, reason, named=named)
 
         async def run(transaction: Transaction) -> None:
-            await _hold_partition(transaction, letter_id)
+            await _hold_partition(transaction, letter_id, named=named)
             if letter := await ending.opened(transaction):
                 await self._apply(transaction, letter, actor=actor, reason=reason)
                 await ending.close(transaction)
                 self._failpoints.hit("letter.before_commit")
 
-        await self._without_races(letter_id, run)
+        await self._without_races(named, run)
         self._failpoints.hit("letter.after_commit")
 
-    async def _without_races(self, letter_id: int, run: _Run) -> None:
+    async def _without_races(self, named: int, run: _Run) -> None:
         """Look again for effects of the same requests if somebody writes one meanwhile."""
         for _ in range(DUPLICATE_LOOKUPS_MAX):
             try:
@@ -59,39 +60,40 @@ class LetterRetries:
             except DuplicateEffectsError:
                 continue
             except BatchRefusedError as error:
-                raise _refused(letter_id, error.reason) from error
+                raise _refused(named, error.reason) from error
             return
-        raise _refused(letter_id, DUPLICATE)
+        raise _refused(named, DUPLICATE)
 
     async def _apply(
         self, transaction: Transaction, letter: StoredLetter, *, actor: str, reason: str
     ) -> None:
-        delivery = _delivery(letter)
+        named = self._database.place.number(letter.id)
+        delivery = _delivery(letter, named=named)
         assert delivery.event is not None
         batch = await _batch(transaction, letter, delivery)
         if letter.request_id and not batch.effects:
             raise BatchRefusedError(DUPLICATE, letter.request_id)
         await _fit_shard(transaction, batch, letter.partition, delivery.event)
         await _forget_ended(transaction, batch)
-        _sign(batch, actor=actor, remark=f"retried letter {letter.id}: {reason}")
+        _sign(batch, actor=actor, remark=f"retried letter {named}: {reason}")
         # What the shard's row has beside the event's counts says nothing: events came after it.
         await write(transaction, batch, self._failpoints)
 
 
-async def _hold_partition(transaction: Transaction, letter_id: int) -> None:
+async def _hold_partition(transaction: Transaction, letter_id: int, *, named: int) -> None:
     """Keep workers from the partition's rows: they lock its checkpoint before all others, too."""
     row = await transaction.row(statement("dead_letter_partition"), (letter_id,))
     if row is None:
-        raise unknown_letter(letter_id)
+        raise unknown_letter(named)
     await transaction.rows(placeholders("checkpoint_lock", 1), row)
 
 
-def _delivery(letter: StoredLetter) -> Delivery:
+def _delivery(letter: StoredLetter, *, named: int) -> Delivery:
     """The letter's entry as a worker reads it; what an earlier version could not read this one may."""
     try:
         fields = unpackb(letter.packed)
     except (ValueError, UnpackException) as error:
-        text = f"only the beginning of dead letter {letter.id} was kept"
+        text = f"only the beginning of dead letter {named} was kept"
         raise LedgerConflictError(Conflict.DEAD_LETTER_CUT, text) from error
     delivery = received(Entry(letter.event_id, tuple(fields)))
     if delivery.event is None:
@@ -168,6 +170,6 @@ def _sign(batch: LedgerBatch, *, actor: str, remark: str) -> None:
     ]
 
 
-def _refused(letter_id: int, reason_class: str) -> LedgerConflictError:
-    text = f"the ledger cannot hold dead letter {letter_id}: {reason_class}"
+def _refused(named: int, reason_class: str) -> LedgerConflictError:
+    text = f"the ledger cannot hold dead letter {named}: {reason_class}"
     return LedgerConflictError(Conflict.DEAD_LETTER_REFUSED, text)

@@ -223,11 +223,13 @@ CREATE TABLE worker (
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- One row: what is fixed for the cluster's life.
+-- One row: what is fixed for the cluster's life, and which of its MySQL servers this one is, from 0 on.
 CREATE TABLE cluster (
-    id          TINYINT     NOT NULL,
-    partitions  INT         NOT NULL,
-    create_time DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    id           TINYINT     NOT NULL,
+    partitions   INT         NOT NULL,
+    ledgers      INT         NOT NULL DEFAULT 1,
+    ledger_index INT         NOT NULL DEFAULT 0,
+    create_time  DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     PRIMARY KEY (id),
     CONSTRAINT cluster_is_one CHECK (id = 1)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

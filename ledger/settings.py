@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MYSQL_PORT = 3306
+MYSQL_SERVERS_MAX = 64
 _TLS_WORDS = ("off", "on", "verify")
 
 
@@ -25,6 +26,10 @@ class MysqlUrl:
     ca: str = ""
     """File with the certificates to check against; empty: the system's."""
 
+    def is_same_database(self, other: "MysqlUrl") -> bool:
+        """Whether both lead to one database, as far as the URLs tell."""
+        return (self.host, self.port, self.database) == (other.host, other.port, other.database)
+
     def __str__(self) -> str:
         return f"{self.user}@{self.host}:{self.port}/{self.database}"
 
@@ -37,9 +42,10 @@ class LedgerSettings(BaseSettings):
     )
 
     mysql_urls: SecretStr = SecretStr("mysql://inventory:inventory@127.0.0.1:3306/inventory")
-    """mysql://user:password@host:port/database?tls=off|on|verify&ca=FILE"""
+    """mysql://user:password@host:port/database?tls=off|on|verify&ca=FILE; several with commas between
+    them share the products out. Their number and order are fixed for a cluster's life."""
     mysql_connections: Annotated[int, Field(ge=1, le=500)] = 8
-    """Connections that one process opens at most."""
+    """Connections that one process opens at most to each server."""
     mysql_connect_timeout_ms: Annotated[int, Field(ge=50, le=60_000)] = 3_000
     mysql_timeout_ms: Annotated[int, Field(ge=100, le=600_000)] = 15_000
     """How long a transaction may take before its connection counts as lost."""
@@ -50,13 +56,14 @@ class LedgerSettings(BaseSettings):
 
     @field_validator("mysql_urls")
     @classmethod
-    def _one_server(cls, value: SecretStr) -> SecretStr:
-        parse_url(value.get_secret_value())
+    def _servers(cls, value: SecretStr) -> SecretStr:
+        parse_urls(value.get_secret_value())
         return value
 
     @property
-    def mysql_url(self) -> MysqlUrl:
-        return parse_url(self.mysql_urls.get_secret_value())
+    def mysql_servers(self) -> tuple[MysqlUrl, ...]:
+        """In the order of the setting, at least one."""
+        return parse_urls(self.mysql_urls.get_secret_value())
 
 
 class DemandSettings(BaseSettings):
@@ -70,10 +77,31 @@ class DemandSettings(BaseSettings):
     """Requests a second on one shard above which a product gets more shards."""
 
 
+def parse_urls(text: str) -> tuple[MysqlUrl, ...]:
+    """Read one URL or several with commas between them; ValueError, without a password in it."""
+    texts = text.split(",")
+    if len(texts) == 1:
+        return (parse_url(text),)
+    if len(texts) > MYSQL_SERVERS_MAX:
+        raise ValueError(
+            f"names {len(texts)} MySQL servers, at most {MYSQL_SERVERS_MAX} are possible"
+        )
+    found = tuple(_numbered(number, each) for number, each in enumerate(texts, 1))
+    for position, url in enumerate(found):
+        if any(url.is_same_database(other) for other in found[:position]):
+            raise ValueError(f"names {url.host}:{url.port}/{url.database} twice")
+    return found
+
+
+def _numbered(number: int, text: str) -> MysqlUrl:
+    try:
+        return parse_url(text)
+    except ValueError as error:
+        raise ValueError(f"server {number} {error}") from None
+
+
 def parse_url(text: str) -> MysqlUrl:
     """Read `mysql://user:password@host:port/database`; ValueError, without the password in it."""
-    if "," in text:
-        raise ValueError("names more than one MySQL server; this version keeps its ledger in one")
     parts = urlsplit(text.strip())
     database = parts.path.removeprefix("/")
     if parts.scheme != "mysql" or not parts.hostname or not parts.username:

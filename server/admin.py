@@ -1,11 +1,14 @@
 """AdminService: the operator's calls. Protobuf ends here."""
 
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Protocol
 
 from inventory.v1 import admin_pb2 as messages
 from ledger.buffers import Buffers, Release
 from ledger.products import JournalKind, ProductRow, Products, ProductSettings
+from ledger.servers import PerServer
 from server import validation
 from server.calls import Context, wait_s
 from server.errors import Violation
@@ -33,9 +36,9 @@ class AdminService:
     those on holds are in server/holds.py, on the journal in server/journal.py, on audits and freezing in
     server/audits.py."""
 
-    products: Products
+    products: PerServer[Products]
     lifecycle: Lifecycle
-    buffers: Buffers
+    buffers: PerServer[Buffers]
     resharding: ShardCounts
     overview: Views
     partitions: int
@@ -47,7 +50,7 @@ class AdminService:
     ) -> messages.PutProductResponse:
         """Write a product, or the settings of one that is closed."""
         _check_product(request, self.partitions)
-        row = await self.products.put(_settings(request))
+        row = await self.products.of(request.product_id).put(_settings(request))
         return messages.PutProductResponse(product=_product(row))
 
     async def get_product(
@@ -55,7 +58,7 @@ class AdminService:
     ) -> messages.GetProductResponse:
         """Read a ledger row."""
         validation.product_id(request.product_id)
-        row = await self.products.get(request.product_id)
+        row = await self.products.of(request.product_id).get(request.product_id)
         return messages.GetProductResponse(product=_product(row))
 
     async def list_products(
@@ -65,7 +68,8 @@ class AdminService:
         after = request.after_product_id
         validation.check(validation.at_least("after_product_id", after, 0))
         size = validation.page_size(request.page_size)
-        rows = await self.products.list(after=after, limit=size)
+        pages = await self.products.from_all(lambda each: each.list(after=after, limit=size))
+        rows = sorted(chain(*pages), key=attrgetter("product_id"))[:size]
         return messages.ListProductsResponse(
             products=map(_product, rows),
             next_after_product_id=rows[-1].product_id if len(rows) == size else 0,
@@ -128,7 +132,7 @@ class AdminService:
         wanted = Release(
             request.product_id, request.request_id, request.quantity, request.reason, request.actor
         )
-        released = await self.buffers.release(wanted)
+        released = await self.buffers.of(request.product_id).release(wanted)
         return messages.ReleaseBufferResponse(
             quantity=released.quantity, replayed=released.replayed
         )

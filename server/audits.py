@@ -8,6 +8,7 @@ from typing import Protocol
 from inventory.v1 import admin_pb2 as messages
 from ledger.audits import AuditReading, DriftRow, Side, Units
 from ledger.freezes import Freezes
+from ledger.servers import PerServer
 from server import validation
 from server.auditing import RepairWish
 from server.calls import Context, wait_s
@@ -43,7 +44,7 @@ class FreezableStock(Protocol):
 class AuditService:
     """One method for each call of the contract on audits, by its name in snake_case."""
 
-    auditor: Audits
+    auditors: PerServer[Audits]
     wait_s_max: float
 
     async def audit(
@@ -51,7 +52,7 @@ class AuditService:
     ) -> messages.AuditResponse:
         """Compare a product's shards with the ledger."""
         validation.product_id(request.product_id)
-        found = await self.auditor.audit(
+        found = await self.auditors.of(request.product_id).audit(
             request.product_id, wait_s=wait_s(context, self.wait_s_max)
         )
         return messages.AuditResponse(
@@ -72,15 +73,14 @@ class AuditService:
             *validation.why_and_who(reason=request.reason, actor=request.actor),
             validation.one_of("side", request.side, _SIDES_OF_NUMBERS),
         )
-        found = await self.auditor.audit(
-            request.product_id, wait_s=wait_s(context, self.wait_s_max)
-        )
+        auditor = self.auditors.of(request.product_id)
+        found = await auditor.audit(request.product_id, wait_s=wait_s(context, self.wait_s_max))
         side = _SIDES_OF_NUMBERS[request.side]
         wish = RepairWish(request.product_id, request.reason, request.actor, side)
         is_wanted = request.apply and bool(found.drifts)
         return messages.RepairResponse(
             drifts=map(_drift, found.drifts),
-            applied=is_wanted and await self.auditor.repair(wish, found),
+            applied=is_wanted and await auditor.repair(wish, found),
         )
 
 
@@ -88,7 +88,7 @@ class AuditService:
 class FreezeService:
     """One method for each call of the contract on freezing, by its name in snake_case."""
 
-    freezes: Freezes
+    freezes: PerServer[Freezes]
     stock: FreezableStock
 
     async def freeze(
@@ -96,7 +96,7 @@ class FreezeService:
     ) -> messages.FreezeResponse:
         """Stop a product's sale."""
         _check(request)
-        freeze = await self.freezes.freeze(
+        freeze = await self.freezes.of(request.product_id).freeze(
             request.product_id, reason=request.reason, actor=request.actor
         )
         await self._apply(request.product_id, freeze)
@@ -107,7 +107,7 @@ class FreezeService:
     ) -> messages.UnfreezeResponse:
         """Resume a product's sale."""
         _check(request)
-        freeze = await self.freezes.unfreeze(
+        freeze = await self.freezes.of(request.product_id).unfreeze(
             request.product_id, reason=request.reason, actor=request.actor
         )
         await self._apply(request.product_id, freeze)

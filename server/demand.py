@@ -7,6 +7,7 @@ from time import monotonic
 
 from ledger.demand import Demand
 from ledger.errors import LedgerError
+from ledger.servers import PerServer
 from server.metrics import Metrics
 from server.names import process_name
 from sharding.stock import Stock
@@ -50,7 +51,7 @@ class DemandReporter:
     """Tells the ledger once a second; a ledger that is away misses it, and nothing else happens."""
 
     def __init__(
-        self, stock: Stock, demand: Demand, metrics: Metrics, *, hot_rate_per_s: int
+        self, stock: Stock, demand: PerServer[Demand], metrics: Metrics, *, hot_rate_per_s: int
     ) -> None:
         self._stock = stock
         self._demand = demand
@@ -58,19 +59,32 @@ class DemandReporter:
         self._at_least = hot_rate_per_s * SHARE_OF_HOT
         self._server = process_name()
         self._rates = Rates()
+        self._telling: set[Demand] = set()
+        """MySQL servers that have not answered yet; one that hangs delays no other."""
 
     async def run(self, ended: asyncio.Event) -> None:
         """Until `ended`, or cancelled."""
         counted_s = monotonic()
-        while not ended.is_set():
-            await asyncio.sleep(REPORT_S)
-            now_s = monotonic()
-            self._rates.count(self._stock.take_rates(), elapsed_s=now_s - counted_s)
-            counted_s = now_s
-            await self._report()
+        async with asyncio.TaskGroup() as tasks:
+            while not ended.is_set():
+                await asyncio.sleep(REPORT_S)
+                now_s = monotonic()
+                self._rates.count(self._stock.take_rates(), elapsed_s=now_s - counted_s)
+                counted_s = now_s
+                self._report(tasks)
 
-    async def _report(self) -> None:
+    def _report(self, tasks: asyncio.TaskGroup) -> None:
+        hottest = self._rates.hottest(at_least=self._at_least)
+        for demand, its in self._demand.by_server(hottest):
+            if demand not in self._telling:
+                self._telling.add(demand)
+                rates = {product_id: hottest[product_id] for product_id in its}
+                tasks.create_task(self._tell(demand, rates), name="demand")
+
+    async def _tell(self, demand: Demand, rates: Mapping[int, int]) -> None:
         try:
-            await self._demand.report(self._server, self._rates.hottest(at_least=self._at_least))
+            await demand.report(self._server, rates)
         except LedgerError:
             self._metrics.demand_unreported.inc()
+        finally:
+            self._telling.discard(demand)

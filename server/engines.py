@@ -18,9 +18,9 @@ from ledger.engine.orders import LedgerOrders
 from ledger.engine.stock import LedgerStock, Manner
 from ledger.layouts import Layouts
 from ledger.metrics import LedgerMetrics
-from ledger.modes import Engine, claim_for_mysql
 from ledger.products import Products
 from ledger.sales_mode import Modes
+from ledger.servers import PerServer
 from server.admin import ShardCounts, Views
 from server.auditing import Auditor, LedgerAuditor
 from server.audits import Audits as Auditing
@@ -28,11 +28,11 @@ from server.audits import FreezableStock
 from server.calls import Context
 from server.demand import DemandReporter
 from server.errors import RefusedError
-from server.gate import Gate, Sales
+from server.gate import Gate, Gates, Sales
 from server.lifecycle import Lifecycle, LoadableStock
 from server.metrics import Metrics
 from server.modes import LOOK_S as MODE_LOOK_S
-from server.modes import ModeKeeper, quick_database
+from server.modes import ModeKeeper, ModeKeepers, quick_database
 from server.names import process_name
 from server.orders import LiveOrders
 from server.overview import LedgerOverview, Overview
@@ -44,8 +44,6 @@ from sharding.cluster import Cluster
 from sharding.ordering import Orders
 from sharding.partitions import Partitions
 from sharding.stock import Stock
-
-LEDGERS = 1
 
 
 class SellingStock(Sales, ReadableStock, ResolvingStock, LoadableStock, FreezableStock, Protocol):
@@ -72,7 +70,7 @@ class SellingEngine(Protocol):
     @property
     def shard_counts(self) -> ShardCounts: ...
     @property
-    def gate(self) -> Gate: ...
+    def gates(self) -> Gates: ...
     @property
     def look_s(self) -> float:
         """Time between two looks at whether units can be sold."""
@@ -83,16 +81,16 @@ class SellingEngine(Protocol):
         """What answers some of the operator's calls in a way of its own."""
         ...
 
-    def lifecycle(self, products: Products) -> Lifecycle: ...
+    def lifecycle(self, products: PerServer[Products]) -> Lifecycle: ...
 
-    def auditor(self, products: Products) -> Auditing: ...
+    def auditors(self) -> PerServer[Auditing]: ...
 
     def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         """Work beside the calls, by name, until `ended`."""
         ...
 
     async def is_ready(self) -> bool:
-        """Whether units can be sold, as far as one look tells. PartitionCountError."""
+        """Whether units can be sold, as far as one look tells. PartitionCountError, ServerCountError."""
         ...
 
     async def drain(self) -> None:
@@ -100,14 +98,6 @@ class SellingEngine(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-async def claim(settings: ServerSettings, database: Database) -> None:
-    """Agree with the ledger on what is fixed for its life. EngineDiffersError, PartitionsDifferError."""
-    if settings.engine is Engine.MYSQL:
-        await claim_for_mysql(database)
-    else:
-        await Checkpoints(database).prepare(settings.partitions)
 
 
 class RedisEngine:
@@ -120,7 +110,7 @@ class RedisEngine:
     def __init__(
         self,
         settings: ServerSettings,
-        database: Database,
+        databases: PerServer[Database],
         cluster: Cluster,
         *,
         metrics: Metrics,
@@ -129,66 +119,79 @@ class RedisEngine:
         log: FilteringBoundLogger,
     ) -> None:
         self._settings = settings
-        self._database = database
+        self._databases = databases
         self._metrics = metrics
         self._cluster = cluster
         self.stock = Stock(cluster, cluster.metrics)
         self.orders = Orders(self.stock, cluster, grace_s=settings.confirm_grace_s)
-        partitions = Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS)
-        self.overview = Overview(cluster, partitions, Checkpoints(database), database)
-        self.shard_counts = Resharding(Layouts(database), partitions=settings.partitions)
-        self._buffer = BufferSales(database, engine_metrics)
-        self.gate = Gate(self.stock, self._buffer, metrics, log)
-        self._of_modes = quick_database(settings.mysql_url, ledger_metrics)
-        self._modes = ModeKeeper(
-            self.gate,
-            self.overview,
-            partitions,
-            Modes(self._of_modes),
-            Checkpoints(self._of_modes),
-            name=process_name(),
-            enters=settings.buffer_mode == "on",
+        partitions = Partitions(cluster, partitions=settings.partitions)
+        self.overview = Overview(cluster, partitions, databases)
+        self.shard_counts = Resharding(databases.each(Layouts), partitions=settings.partitions)
+        self._buffers = databases.each(lambda each: BufferSales(each, engine_metrics))
+        self.gates = Gates(
+            [
+                Gate(self.stock, buffer, metrics, log, place=database.place)
+                for buffer, database in zip(self._buffers.all, databases.all, strict=True)
+            ]
+        )
+        self._of_modes = PerServer(settings.mysql_servers).each(
+            lambda url: quick_database(url, ledger_metrics)
+        )
+        self._modes = ModeKeepers(
+            [
+                ModeKeeper(
+                    gate,
+                    self.overview,
+                    partitions,
+                    Modes(database),
+                    Checkpoints(database),
+                    name=process_name(),
+                    enters=settings.buffer_mode == "on",
+                )
+                for gate, database in zip(self.gates.all, self._of_modes.all, strict=True)
+            ]
         )
 
-    def lifecycle(self, products: Products) -> Lifecycle:
+    def lifecycle(self, products: PerServer[Products]) -> Lifecycle:
         """Products are split over shards, and a part of their units stays in the ledger."""
         return Lifecycle(
             self.stock,
             products,
-            self.gate,
+            self.gates,
             partitions=self._settings.partitions,
             default_shards=self._settings.default_shards,
         )
 
-    def auditor(self, products: Products) -> Auditing:
+    def auditors(self) -> PerServer[Auditing]:
         """Every shard is compared with the ledger."""
-        checkpoints = Checkpoints(self._database)
-        return Auditor(self.stock, products, Audits(self._database), checkpoints)
+        return self._databases.each(
+            lambda each: Auditor(self.stock, Products(each), Audits(each), Checkpoints(each))
+        )
 
     def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         """The workers are told of the demand."""
         reporter = DemandReporter(
             self.stock,
-            Demand(self._database),
+            self._databases.each(Demand),
             self._metrics,
             hot_rate_per_s=self._settings.hot_rate_per_s,
         )
         return {"demand": reporter.run(ended)}
 
     async def is_ready(self) -> bool:
-        """Some master answers, or the buffer is sold. PartitionCountError."""
+        """Some master answers, or a buffer is sold. PartitionCountError, ServerCountError."""
         await self._modes.step()
-        return self.gate.takes_deductions
+        return self.gates.take_deductions
 
     async def drain(self) -> None:
         """What stands on another first."""
         await self.orders.drain()
         await self.stock.drain()
-        await self._buffer.drain()
+        await self._buffers.from_all(BufferSales.drain)
 
     async def close(self) -> None:
         await self._modes.leave()
-        await self._of_modes.close()
+        await self._of_modes.from_all(Database.close)
         await self._cluster.close()
 
 
@@ -208,7 +211,7 @@ class MysqlEngine:
     ) -> None:
         self._database = database
         self.stock = LedgerStock(database, engine_metrics, Manner(settings.mysql_sales))
-        self.gate = Gate.always_open(self.stock, metrics, log)
+        self.gates = Gates([Gate.always_open(self.stock, metrics, log)])
         self.orders = LedgerOrders(
             database, record_ttl_s=settings.record_ttl_s, grace_s=settings.confirm_grace_s
         )
@@ -223,15 +226,15 @@ class MysqlEngine:
             event_ttl_s=settings.event_ttl_s,
         )
 
-    def lifecycle(self, products: Products) -> Lifecycle:
+    def lifecycle(self, products: PerServer[Products]) -> Lifecycle:
         """All units of a product are in one place, on sale or not."""
         return Lifecycle(
-            self.stock, products, self.gate, partitions=1, default_shards=1, has_buffer=False
+            self.stock, products, self.gates, partitions=1, default_shards=1, has_buffer=False
         )
 
-    def auditor(self, _products: Products) -> Auditing:
+    def auditors(self) -> PerServer[Auditing]:
         """The ledger is all there is."""
-        return LedgerAuditor(Audits(self._database))
+        return PerServer([LedgerAuditor(Audits(self._database))])
 
     def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         """Orders end when their time is over."""

@@ -10,11 +10,12 @@ from typing import TypeVar
 from inventory.v1 import inventory_pb2 as messages
 from ledger.errors import LedgerUnavailableError
 from ledger.events_feed import IDS_AT_ONCE, EventsFeed, ServiceEvent
+from ledger.servers import PerServer, together
 from ledger.service_events import ServiceEventKind
 from server import validation
 from server.calls import Context
 from server.errors import cursor_ahead, cursor_too_old
-from server.streams import Lives, explain
+from server.streams import Lives, explain, sent
 
 POLL_S = 0.25
 """Time between two looks at whether the ledger has new events."""
@@ -41,7 +42,7 @@ class Tail:
     """The end of the feed in memory, read once in POLL_S however many follow it."""
 
     def __init__(self, feed: EventsFeed) -> None:
-        self._feed = feed
+        self.feed = feed
         self._asking = asyncio.Lock()
         self._due_s = self._seen_s = float("-inf")
         self._is_away = True
@@ -58,6 +59,11 @@ class Tail:
                 await self._look(anew=now_s - self._seen_s >= STALE_S)
             return None if self._is_away else self._last
 
+    async def known(self) -> int | None:
+        """The same, or what it was when the ledger last answered: no event is committed without it."""
+        last = await self.last()
+        return self._last if last is None and self._seen_s > float("-inf") else last
+
     def after(self, cursor: int) -> Sequence[ServiceEvent] | None:
         """The events after a cursor, by id; None: they have to be read."""
         if cursor < self._since:
@@ -70,8 +76,8 @@ class Tail:
         try:
             async with asyncio.timeout(ANSWER_S):
                 if anew:
-                    self._begin(await self._feed.last())
-                elif self._add(await self._feed.after(self._last, limit=TAIL)):
+                    self._begin(await self.feed.last())
+                elif self._add(await self.feed.after(self._last, limit=TAIL)):
                     pause_s = 0
             self._is_away = False
             self._seen_s = asyncio.get_running_loop().time()
@@ -99,37 +105,32 @@ class Tail:
 class EventService:
     """One method for each call of the contract on events, by its name in snake_case."""
 
-    feed: EventsFeed
-    tail: Tail
+    tails: PerServer[Tail]
     lives: Lives
 
     async def watch_events(self, request: messages.WatchEventsRequest, context: Context) -> None:
         """Events from a cursor on, and the cursor itself at once and while nothing happens.
 
-        While the ledger is away nothing comes; the stream's own time goes on. RefusedError for a cursor
-        whose next events are not kept any more, or that no event has reached yet.
+        While a MySQL server is away nothing of its products comes; the stream's own time goes on.
+        RefusedError for a cursor whose next events are not kept any more, or that no event has reached.
         """
-        cursor = validation.cursor(request.cursor)
+        cursor = validation.cursor(request.cursor, servers=len(self.tails))
         validation.watched(
             kinds=request.kinds, known=_KINDS_OF_NUMBERS, product_ids=request.product_ids
         )
         async with self.lives.bounded() as life:
-            present = await _patiently(self.tail.last)
-            if cursor is None:
-                cursor = present
-            elif cursor > present:
-                await self._require_reached(cursor)
-            await _Watch(self, context, _wanted(request), cursor).run()
+            begin = (
+                cursor
+                if cursor is not None
+                else await self.tails.from_all(lambda tail: _patiently(tail.known))
+            )
+            watch = _Watch(context, begin)
+            ways = [
+                _Way(watch, tail, _wanted(request), server)
+                for server, tail in enumerate(self.tails.all)
+            ]
+            await together([way.run() for way in ways])
         explain(context, life.ending)
-
-    async def _require_reached(self, cursor: int) -> None:
-        """RefusedError if no event has got that far; another process may know of more than the tail."""
-
-        async def last() -> int | None:
-            return await _answer(self.feed.last())
-
-        if cursor > await _patiently(last):
-            raise cursor_ahead()
 
 
 async def _patiently(look: Callable[[], Awaitable[int | None]]) -> int:
@@ -166,73 +167,120 @@ class _Wanted:
 
 
 class _Watch:
-    """One caller's way through the feed."""
+    """What one caller is told, of whichever MySQL server: one message after the other."""
 
-    def __init__(
-        self, service: EventService, context: Context, wanted: _Wanted, cursor: int
-    ) -> None:
-        self._service = service
+    def __init__(self, context: Context, positions: Sequence[int]) -> None:
         self._context = context
+        self._positions = list(positions)
+        """By server: the last event that the caller was told of, or that is not wanted."""
+        self._told_s = float("-inf")
+        self._writing = asyncio.Lock()
+
+    def position(self, server: int) -> int:
+        """How far the caller has come with one server's events."""
+        return self._positions[server]
+
+    def move(self, server: int, position: int) -> None:
+        """Pass over events that are not wanted."""
+        self._positions[server] = max(self._positions[server], position)
+
+    async def begin(self) -> None:
+        """Tell the cursor unless something was told already."""
+        async with self._writing:
+            if self._told_s == float("-inf"):
+                await self._write(messages.WatchEventsResponse(cursor=_cursor(self._positions)))
+
+    async def tell(self, server: int, event: ServiceEvent) -> None:
+        """Tell of the next event of one server."""
+        async with self._writing:
+            positions = [*self._positions]
+            positions[server] = event.id
+            await self._write(_message(event, _cursor(positions)))
+            self._positions[server] = event.id
+
+    async def beat(self) -> None:
+        """Tell the cursor if nothing was told for a while; it moves past what is not wanted, too."""
+        async with self._writing:
+            if asyncio.get_running_loop().time() - self._told_s >= HEARTBEAT_S:
+                await self._write(messages.WatchEventsResponse(cursor=_cursor(self._positions)))
+
+    async def _write(self, message: messages.WatchEventsResponse) -> None:
+        await sent(self._context.write(message))
+        self._told_s = asyncio.get_running_loop().time()
+
+
+class _Way:
+    """A watch's way through the events of one MySQL server."""
+
+    def __init__(self, watch: _Watch, tail: Tail, wanted: _Wanted, server: int) -> None:
+        self._watch = watch
+        self._tail = tail
         self._wanted = wanted
-        self._cursor = cursor
-        self._told_s = 0.0
+        self._server = server
 
     async def run(self) -> None:
         """Until the life of the stream is over, which cancels it."""
-        await self._write(messages.WatchEventsResponse(cursor=str(self._cursor)))
+        await self._require_reached(await _patiently(self._tail.last))
+        await self._watch.begin()
         while True:
             await self._catch_up()
-            await self._beat()
+            await self._watch.beat()
             await asyncio.sleep(POLL_S)
 
+    async def _require_reached(self, present: int) -> None:
+        """RefusedError if no event has got so far; another process may know of more than the tail."""
+
+        async def last() -> int | None:
+            return await _answer(self._tail.feed.last())
+
+        if self._position > present and self._position > await _patiently(last):
+            raise cursor_ahead()
+
+    @property
+    def _position(self) -> int:
+        return self._watch.position(self._server)
+
     async def _catch_up(self) -> None:
-        last = await self._service.tail.last()
-        while last is not None and self._cursor < last:
-            recent = self._service.tail.after(self._cursor)
+        last = await self._tail.last()
+        while last is not None and self._position < last:
+            recent = self._tail.after(self._position)
             events = await self._read(last) if recent is None else self._wanted.among(recent)
             if events is None:
                 return
-            until = last if recent is not None else min(last, self._cursor + IDS_AT_ONCE)
+            until = last if recent is not None else min(last, self._position + IDS_AT_ONCE)
             for event in events:
-                await self._write(_message(event))
-                self._cursor = event.id
+                await self._watch.tell(self._server, event)
             if recent is not None or len(events) < PAGE:
                 # Ids are in the order of the commits, so nothing up to `until` is yet to come.
-                self._cursor = max(self._cursor, until)
-            await self._beat()
+                self._watch.move(self._server, until)
+            await self._watch.beat()
 
     async def _read(self, last: int) -> Sequence[ServiceEvent] | None:
         return await _answer(self._read_kept(last))
 
     async def _read_kept(self, last: int) -> Sequence[ServiceEvent]:
         """RefusedError if events after the cursor are gone; at 0 those that are kept are all."""
-        if self._cursor == 0:
-            oldest = await self._service.feed.oldest()
-            self._cursor = oldest - 1 if oldest else last
+        feed = self._tail.feed
+        if self._position == 0:
+            oldest = await feed.oldest()
+            self._watch.move(self._server, oldest - 1 if oldest else last)
             return await self._read_page()
         events = await self._read_page()
-        oldest = await self._service.feed.oldest()
-        if oldest == 0 or self._cursor < oldest - 1:  # asked last, so that no pruning is overlooked
+        oldest = await feed.oldest()
+        if (
+            oldest == 0 or self._position < oldest - 1
+        ):  # asked last, so that no pruning is overlooked
             raise cursor_too_old()
         return events
 
     async def _read_page(self) -> Sequence[ServiceEvent]:
-        return await self._service.feed.after(
-            self._cursor,
-            until=self._cursor + IDS_AT_ONCE,
+        return await self._tail.feed.after(
+            self._position,
+            until=self._position + IDS_AT_ONCE,
             kinds=self._wanted.kinds,
             product_ids=self._wanted.product_ids,
             limit=PAGE,
         )
-
-    async def _beat(self) -> None:
-        """Tell the cursor if nothing was told for a while; it moves past what is not wanted, too."""
-        if asyncio.get_running_loop().time() - self._told_s >= HEARTBEAT_S:
-            await self._write(messages.WatchEventsResponse(cursor=str(self._cursor)))
-
-    async def _write(self, message: messages.WatchEventsResponse) -> None:
-        await self._context.write(message)
-        self._told_s = asyncio.get_running_loop().time()
 
 
 def _wanted(request: messages.WatchEventsRequest) -> _Wanted:
@@ -240,9 +288,13 @@ def _wanted(request: messages.WatchEventsRequest) -> _Wanted:
     return _Wanted(kinds, frozenset(request.product_ids))
 
 
-def _message(event: ServiceEvent) -> messages.WatchEventsResponse:
+def _cursor(positions: Sequence[int]) -> str:
+    return ".".join(map(str, positions))
+
+
+def _message(event: ServiceEvent, cursor: str) -> messages.WatchEventsResponse:
     return messages.WatchEventsResponse(
-        cursor=str(event.id),
+        cursor=cursor,
         kind=KINDS[event.kind],
         product_id=event.product_id,
         order_id=event.order_id,

@@ -7,6 +7,7 @@ from typing import Final, Protocol, Self
 
 from structlog.typing import FilteringBoundLogger
 
+from ledger.servers import ALONE, PerServer, Place
 from server.errors import RefusedError, refused
 from server.metrics import Metrics
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
@@ -54,11 +55,19 @@ OBJECTIONS: Final = {
 
 
 class Gate:
-    """Says to all services of a process where requests go. Shut until it is turned."""
+    """Says to all services of a process where requests for one MySQL server's products go. Shut until
+    it is turned."""
 
     def __init__(
-        self, live: Sales, buffer: Sales, metrics: Metrics, log: FilteringBoundLogger
+        self,
+        live: Sales,
+        buffer: Sales,
+        metrics: Metrics,
+        log: FilteringBoundLogger,
+        *,
+        place: Place = ALONE,
     ) -> None:
+        """`place`: of the MySQL server whose products it is for."""
         self._of_stance: dict[Stance, Sales] = {
             Stance.LIVE: live,
             Stance.BUFFER: buffer,
@@ -67,12 +76,13 @@ class Gate:
         }
         self._metrics = metrics
         self._log = log
+        self._place = place
         self.stance = Stance.AWAY
         self.sales: Sales = self._of_stance[Stance.AWAY]
         """What takes deductions just now."""
         self.mode_epoch = 0
         """Of the mode as it was last heard of; 0: nothing was ever sold from the buffer."""
-        self._metrics.mode(self.stance, among=Stance)
+        self._metrics.mode(self.stance, among=Stance, server=place.index)
 
     @classmethod
     def always_open(cls, sales: Sales, metrics: Metrics, log: FilteringBoundLogger) -> Self:
@@ -108,5 +118,62 @@ class Gate:
         if stance is self.stance:
             return
         self.stance, self.sales = stance, self._of_stance[stance]
-        self._metrics.mode(stance, among=Stance)
-        self._log.warning("sales_mode", mode=stance.value)
+        self._metrics.mode(stance, among=Stance, server=self._place.index)
+        fields = {"ledger": self._place.index} if self._place.count > 1 else {}
+        self._log.warning("sales_mode", mode=stance.value, **fields)
+
+
+class Gates(PerServer[Gate]):
+    """The gate of each MySQL server, and what holds for all of them."""
+
+    @property
+    def sales(self) -> Sales:
+        """What takes deductions of any products just now."""
+        first = self.all[0].sales
+        return first if all(gate.sales is first for gate in self.all) else Divided(self)
+
+    @property
+    def are_live(self) -> bool:
+        """Whether the live stock serves all products."""
+        return all(gate.is_live for gate in self.all)
+
+    @property
+    def take_deductions(self) -> bool:
+        """Whether some products are sold."""
+        return any(gate.takes_deductions for gate in self.all)
+
+    @property
+    def objection(self) -> Reason:
+        """Why what needs the live stock of any product is not done now; NONE: it is."""
+        return next((gate.objection for gate in self.all if not gate.is_live), Reason.NONE)
+
+
+class Divided:
+    """Takes units where each product is sold, while that is not the same place for all."""
+
+    def __init__(self, gates: Gates) -> None:
+        self._gates = gates
+
+    def deduct(self, deductions: Sequence[Deduction]) -> asyncio.Future[list[Answer]]:
+        """One answer a request, in their order."""
+        places: dict[Gate, list[int]] = {}
+        for position, wanted in enumerate(deductions):
+            places.setdefault(self._gates.of(wanted.product_id), []).append(position)
+        asked = [
+            gate.sales.deduct([deductions[position] for position in positions])
+            for gate, positions in places.items()
+        ]
+        return asyncio.ensure_future(_in_order(asked, list(places.values())))
+
+
+async def _in_order(
+    asked: Sequence[asyncio.Future[list[Answer]]], positions: Sequence[Sequence[int]]
+) -> list[Answer]:
+    """The answers of several lists, each to its place."""
+    answers = await asyncio.gather(*asked)
+    found = {
+        position: answer
+        for of_list, its in zip(positions, answers, strict=True)
+        for position, answer in zip(of_list, its, strict=True)
+    }
+    return [found[position] for position in sorted(found)]

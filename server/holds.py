@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from inventory.v1 import admin_pb2 as messages
 from ledger.holds import HoldRow, Holds
+from ledger.servers import PerServer, together
 from server import validation
 from server.calls import Context
 from server.errors import refused
@@ -19,7 +20,7 @@ _OVER = frozenset((Outcome.RELEASED, Outcome.EXPIRED))
 class HoldService:
     """One method for each call of the contract on holds, by its name in snake_case."""
 
-    holds: Holds
+    holds: PerServer[Holds]
     orders: LiveOrders
     intake: Intake
     grace_s: float
@@ -35,10 +36,15 @@ class HoldService:
         )
         size = validation.page_size(request.page_size)
         rows = await self.holds.page(
-            product_id=request.product_id,
-            user_id=request.user_id,
-            after_id=request.after_id,
+            lambda each, after: each.page(
+                product_id=request.product_id,
+                user_id=request.user_id,
+                after_id=after,
+                limit=size,
+            ),
+            after=request.after_id,
             limit=size,
+            product_id=request.product_id,
         )
         return messages.ListHoldsResponse(
             holds=map(_hold, rows), next_after_id=rows[-1].id if len(rows) == size else 0
@@ -62,12 +68,19 @@ class HoldService:
         return messages.ForceReleaseResponse(order=order_message(order, grace_s=self.grace_s))
 
     async def _note(self, order: Order, request: messages.ForceReleaseRequest) -> None:
-        await self.holds.note_force_release(
-            order.order_id,
-            user_id=order.user_id,
-            product_ids=[line.product_id for line in order.lines],
-            actor=request.actor,
-            reason=request.reason,
+        products = [line.product_id for line in order.lines]
+        await together(
+            [
+                holds.note_force_release(
+                    order.order_id,
+                    user_id=order.user_id,
+                    first_product=min(products),
+                    product_ids=its,
+                    actor=request.actor,
+                    reason=request.reason,
+                )
+                for holds, its in self.holds.by_server(products)
+            ]
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 
 from server.errors import overloaded
-from server.gate import Gate
+from server.gate import Gates
 from server.metrics import Metrics
 from sharding.orders import OrderAnswer
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
@@ -16,11 +16,11 @@ _FULL = OrderAnswer(Outcome.OVERLOADED, reason=Reason.QUEUE_FULL)
 
 
 class Intake:
-    """Hands deductions through the gate and runs calls on orders while fewer than `items_max` items are
+    """Hands deductions through the gates and runs calls on orders while fewer than `items_max` items are
     unanswered: a deduction is one item, an order as many as the lines that are taken for it."""
 
-    def __init__(self, gate: Gate, metrics: Metrics, *, items_max: int) -> None:
-        self._gate = gate
+    def __init__(self, gates: Gates, metrics: Metrics, *, items_max: int) -> None:
+        self._gates = gates
         self._metrics = metrics
         self._items_max = items_max
         self._items = 0
@@ -35,7 +35,7 @@ class Intake:
         if self._items + items > self._items_max:
             raise overloaded()
         self._count(items)
-        answers = self._gate.sales.deduct(deductions)
+        answers = self._gates.sales.deduct(deductions)
         answers.add_done_callback(partial(self._answered, items))
         return asyncio.shield(answers)
 
@@ -55,8 +55,8 @@ class Intake:
         return await self._orders.whole(self._ordered(call, work, items), call)
 
     def _refusal_of_order(self, items: int) -> OrderAnswer | None:
-        if not self._gate.is_live:
-            return OrderAnswer(Outcome.UNAVAILABLE, reason=self._gate.objection)
+        if not self._gates.are_live:
+            return OrderAnswer(Outcome.UNAVAILABLE, reason=self._gates.objection)
         return _FULL if self._items + items > self._items_max else None
 
     async def drain(self) -> None:

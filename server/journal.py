@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from inventory.v1 import admin_pb2 as messages
 from ledger.dead_letters import DeadLetterRow, DeadLetters
 from ledger.letter_retries import LetterRetries
+from ledger.servers import PerServer
 from ledger.timeline import Timeline, TimelineRow
 from server import validation
 from server.calls import Context
@@ -16,9 +17,9 @@ NO_PARTITION = -1
 class JournalService:
     """One method for each call of the contract on the journal, by its name in snake_case."""
 
-    letters: DeadLetters
-    retries: LetterRetries
-    timeline: Timeline
+    letters: PerServer[DeadLetters]
+    retries: PerServer[LetterRetries]
+    timeline: PerServer[Timeline]
 
     async def list_dead_letters(
         self, request: messages.ListDeadLettersRequest, _context: Context
@@ -26,8 +27,12 @@ class JournalService:
         """Read a page of events that could not be applied."""
         validation.check(validation.at_least("after_id", request.after_id, 0))
         size = validation.page_size(request.page_size)
-        rows = await self.letters.list(
-            after=request.after_id, limit=size, closed_too=request.include_closed
+        rows = await self.letters.page(
+            lambda each, after: each.list(
+                after=after, limit=size, closed_too=request.include_closed
+            ),
+            after=request.after_id,
+            limit=size,
         )
         return messages.ListDeadLettersResponse(
             letters=map(_letter, rows),
@@ -39,7 +44,8 @@ class JournalService:
     ) -> messages.RetryDeadLetterResponse:
         """Apply a letter again."""
         _check_ending(request)
-        await self.retries.retry(request.id, actor=request.actor, reason=request.reason)
+        retries, own_id = self.retries.numbered(request.id)
+        await retries.retry(own_id, actor=request.actor, reason=request.reason)
         return messages.RetryDeadLetterResponse()
 
     async def discard_dead_letter(
@@ -47,7 +53,8 @@ class JournalService:
     ) -> messages.DiscardDeadLetterResponse:
         """Give a letter up."""
         _check_ending(request)
-        await self.letters.discard(request.id, actor=request.actor, reason=request.reason)
+        letters, own_id = self.letters.numbered(request.id)
+        await letters.discard(own_id, actor=request.actor, reason=request.reason)
         return messages.DiscardDeadLetterResponse()
 
     async def get_timeline(
@@ -56,12 +63,17 @@ class JournalService:
         """Read a page of the journal, the newest first."""
         validation.timeline(request)
         size = validation.page_size(request.page_size)
-        rows = await self.timeline.page(
-            product_id=request.product_id,
-            request_id=request.request_id,
-            order_id=request.order_id,
-            before_id=request.before_id,
+        rows = await self.timeline.page_back(
+            lambda each, before: each.page(
+                product_id=request.product_id,
+                request_id=request.request_id,
+                order_id=request.order_id,
+                before_id=before,
+                limit=size,
+            ),
+            before=request.before_id,
             limit=size,
+            product_id=request.product_id,
         )
         return messages.GetTimelineResponse(
             entries=map(_entry, rows), next_before_id=rows[-1].id if len(rows) == size else 0

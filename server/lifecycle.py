@@ -15,8 +15,9 @@ from grpc import StatusCode
 
 from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, ProductRow, Products
+from ledger.servers import PerServer
 from server.errors import RefusedError, refused, unavailable
-from server.gate import Gate
+from server.gate import Gates
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
 from sharding.loading import AskFreeze
 from sharding.outcomes import Answer, Outcome, State
@@ -68,8 +69,8 @@ class Lifecycle:
     def __init__(
         self,
         stock: LoadableStock,
-        products: Products,
-        gate: Gate,
+        products: PerServer[Products],
+        gates: Gates,
         *,
         partitions: int,
         default_shards: int,
@@ -77,7 +78,7 @@ class Lifecycle:
     ) -> None:
         self._stock = stock
         self._products = products
-        self._gate = gate
+        self._gates = gates
         self._partitions = partitions
         self._default_shards = default_shards
         self._has_buffer = has_buffer
@@ -91,8 +92,9 @@ class Lifecycle:
 
         RefusedError LOAD_PENDING if it broke off after it was begun.
         """
-        self._gate.require_live()
-        plan, wanted = await self._products.begin_load(
+        self._gates.of(product_id).require_live()
+        products = self._products.of(product_id)
+        plan, wanted = await products.begin_load(
             product_id,
             partitions=self._partitions,
             default_shards=self._default_shards,
@@ -102,7 +104,7 @@ class Lifecycle:
             return Loaded(plan, now=False)
         try:
             await self._stock.load(plan, ask_freeze=partial(self._latest_freeze, product_id))
-            await self._products.finish_load(plan)
+            await products.finish_load(plan)
         except LoadConflictError as error:
             raise _conflict("LOAD_CONFLICT", "the live stock is in another epoch") from error
         except (StockUnavailableError, LedgerUnavailableError) as error:
@@ -114,14 +116,15 @@ class Lifecycle:
 
         RefusedError CLOSE_PENDING if it broke off, or `wait_s` is too short, after it was begun.
         """
-        self._gate.require_live()
-        row = await self._products.begin_close(product_id)
+        self._gates.of(product_id).require_live()
+        products = self._products.of(product_id)
+        row = await products.begin_close(product_id)
         if row.status is State.CLOSED:
             return row
         try:
             if not await self._closed_within(wait_s, row):
                 raise _close_pending()
-            return await self._products.finish_close(product_id, epoch=row.epoch)
+            return await products.finish_close(product_id, epoch=row.epoch)
         except CloseBusyError as error:
             raise _close_busy() from error
         except (StockUnavailableError, LedgerUnavailableError) as error:
@@ -131,10 +134,11 @@ class Lifecycle:
 
     async def correct(self, wanted: Correction) -> bool:
         """Restock or remove; returns whether it had been done before."""
-        earlier = await self._products.find_adjustment(wanted.product_id, wanted.request_id)
+        products = self._products.of(wanted.product_id)
+        earlier = await products.find_adjustment(wanted.product_id, wanted.request_id)
         if earlier:
             return _repeated(earlier, wanted)
-        row = await self._products.get(wanted.product_id)
+        row = await products.get(wanted.product_id)
         if row.status is State.CLOSED:
             return await self._correct_closed(wanted)
         answer = await self._correct_live(wanted)
@@ -143,7 +147,7 @@ class Lifecycle:
         return answer.replayed
 
     async def _latest_freeze(self, product_id: int) -> Freeze:
-        return (await self._products.get(product_id)).freeze
+        return (await self._products.of(product_id).get(product_id)).freeze
 
     async def _closed_within(self, wait_s: float, row: ProductRow) -> bool:
         """Whether all shards are closed and the ledger knows it."""
@@ -165,10 +169,11 @@ class Lifecycle:
 
         The row does not say how many: those that left in a change of the layout closed, too.
         """
-        return await self._products.closed_shards(row.product_id, epoch=row.epoch) >= shards
+        products = self._products.of(row.product_id)
+        return await products.closed_shards(row.product_id, epoch=row.epoch) >= shards
 
     async def _correct_closed(self, wanted: Correction) -> bool:
-        done = await self._products.adjust_closed(
+        done = await self._products.of(wanted.product_id).adjust_closed(
             wanted.kind,
             wanted.product_id,
             request_id=wanted.request_id,
@@ -179,7 +184,7 @@ class Lifecycle:
         return done.replayed
 
     async def _correct_live(self, wanted: Correction) -> Answer:
-        self._gate.require_live()
+        self._gates.of(wanted.product_id).require_live()
         restocks = wanted.kind is JournalKind.RESTOCK
         correct = self._stock.restock if restocks else self._stock.remove
         return await correct(

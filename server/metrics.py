@@ -52,7 +52,9 @@ class Meter:
 class Metrics:
     """The server's metrics, in base units, with labels that are bounded by the contract."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, servers: int = 1) -> None:
+        """`servers`: MySQL servers; where there are several, gauges of one have the label `ledger`."""
+        self._servers = servers
         self._requests = Counter(
             "inventory_rpc_requests_total",
             "Calls that were ended, by gRPC status code.",
@@ -116,7 +118,7 @@ class Metrics:
         self._mode = Gauge(
             "inventory_sales_mode",
             "1 for where this process sends deductions (away and leaving: nowhere), else 0.",
-            ("mode",),
+            ("mode", "ledger") if servers > 1 else ("mode",),
             registry=registry,
         )
         self.ready = Gauge(
@@ -132,10 +134,11 @@ class Metrics:
             in_flight=self._in_flight,
         )
 
-    def mode(self, now: str, *, among: Iterable[str]) -> None:
-        """Deductions go elsewhere from now on."""
+    def mode(self, now: str, *, among: Iterable[str], server: int) -> None:
+        """Deductions of products of one MySQL server go elsewhere from now on."""
+        ledger = [str(server)] if self._servers > 1 else []
         for mode in among:
-            self._mode.labels(mode).set(mode == now)
+            self._mode.labels(mode, *ledger).set(mode == now)
 
     def batch(self, items: int) -> None:
         """A batch has come in."""

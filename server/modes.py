@@ -1,6 +1,7 @@
 """The loop that finds out where units are to be sold from, and agrees on it with all other processes."""
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -9,6 +10,7 @@ from ledger.database import Database
 from ledger.errors import LedgerError
 from ledger.metrics import LedgerMetrics
 from ledger.sales_mode import Mode, ModeRow, Modes
+from ledger.servers import together
 from ledger.settings import MysqlUrl
 from server.gate import Gate, Stance
 from sharding.partitions import Partitions
@@ -112,6 +114,36 @@ class ModeKeeper:
         """Redis may have come back with old data, and this process be new or never have seen its last
         events: what the ledger has was there."""
         self._partitions.learn(await self._checkpoints.all())
+
+
+class ModeKeepers:
+    """One for each MySQL server; what one of them waits for, no other does."""
+
+    def __init__(self, keepers: Sequence[ModeKeeper]) -> None:
+        self._keepers = keepers
+        self._steps: dict[ModeKeeper, asyncio.Task[None]] = {}
+        self._patience_s: float | None = None
+        """None: the first steps, which the services are opened after."""
+
+    async def step(self) -> None:
+        """A step of each that is not in the middle of one; waits a moment for those that hang.
+
+        PartitionCountError, ServerCountError.
+        """
+        for keeper in self._keepers:
+            if keeper not in self._steps:
+                self._steps[keeper] = asyncio.create_task(keeper.step(), name="mode")
+        await asyncio.wait(self._steps.values(), timeout=self._patience_s)
+        self._patience_s = LOOK_S
+        for keeper in [each for each, step in self._steps.items() if step.done()]:
+            self._steps.pop(keeper).result()
+
+    async def leave(self) -> None:
+        """The process ends."""
+        for step in self._steps.values():
+            step.cancel()
+        await asyncio.gather(*self._steps.values(), return_exceptions=True)
+        await together([keeper.leave() for keeper in self._keepers])
 
 
 def stance_of(mode: Mode | None, before: Stance, *, reaches: bool) -> Stance:

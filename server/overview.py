@@ -9,11 +9,13 @@ from ledger.database import Database
 from ledger.errors import LedgerError
 from ledger.migrate import schema_version
 from ledger.modes import Engine
-from ledger.sales_mode import Modes
+from ledger.sales_mode import Mode, ModeRow, Modes
+from ledger.servers import PerServer
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
+from sharding.events import EventId
 from sharding.outcomes import Reason
-from sharding.partitions import PartitionHead, Partitions
+from sharding.partitions import NOTHING_APPLIED, Checkpoint, PartitionHead, Partitions
 from sharding.slots import slot_of
 
 REACH_S = 0.5
@@ -22,7 +24,10 @@ REACH_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition; `backlog` is the number of its events that the ledger does not have."""
+    """One partition; `backlog` is the number of its events that the ledger does not have.
+
+    With several MySQL servers at most that number: events are numbered over all of their streams.
+    """
 
     partition: int
     slot: int
@@ -32,8 +37,8 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """All partitions, in their order, how many migrations the ledger has applied, and where units are
-    sold from, in the words of the contract."""
+    """All partitions, in their order, how many migrations every MySQL server has applied, and where
+    units are sold from, in the words of the contract."""
 
     partitions: Sequence[PartitionState]
     schema_version: int
@@ -48,16 +53,23 @@ class Overview:
         self,
         cluster: Cluster,
         partitions: Partitions,
-        checkpoints: Checkpoints,
-        database: Database,
+        databases: PerServer[Database],
     ) -> None:
         self._cluster = cluster
         self._partitions = partitions
-        self._checkpoints = checkpoints
-        self._database = database
+        self._databases = databases
+        self._looking: asyncio.Task[bool] | None = None
 
     async def reaches_redis(self) -> bool:
-        """Whether some master answers within REACH_S. PartitionCountError."""
+        """Whether some master answers within REACH_S; one look for all who ask meanwhile.
+
+        PartitionCountError, ServerCountError.
+        """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_for_redis(), name="reach redis")
+        return await asyncio.shield(self._looking)
+
+    async def _look_for_redis(self) -> bool:
         asked = [
             asyncio.create_task(self._partitions.head(first), name="reach")
             for first, *_ in self._cluster.masters().values()
@@ -74,17 +86,20 @@ class Overview:
 
     async def read(self) -> ClusterState:
         """The state of everything; LedgerUnavailableError, while a node that is away is a state."""
-        checkpoints = await self._checkpoints.all()
-        version = await schema_version(self._database)
-        mode, epoch = await Modes(self._database).get()
+        checkpoints = await self._databases.from_all(lambda each: Checkpoints(each).all())
+        version = min(await self._databases.from_all(schema_version))
+        rows = await self._databases.from_all(lambda each: Modes(each).get())
+        mode, epoch = _least_usual(rows)
         heads = await self._heads()
-        applied = {partition: found.id.number for partition, found in checkpoints.items()}
         states = [
             PartitionState(
                 partition=partition,
                 slot=slot_of(self._cluster.tags[partition]),
                 head=head,
-                backlog=max(0, head.number - applied.get(partition, 0)),
+                backlog=sum(
+                    _unapplied(head.stream(ledger).last, found.get(partition, NOTHING_APPLIED))
+                    for ledger, found in enumerate(checkpoints)
+                ),
             )
             for partition, head in enumerate(heads)
         ]
@@ -122,6 +137,15 @@ class LedgerOverview:
     async def read(self) -> ClusterState:
         """LedgerUnavailableError."""
         return ClusterState((), await schema_version(self._database), Engine.MYSQL.value)
+
+
+def _least_usual(rows: Sequence[ModeRow]) -> ModeRow:
+    """What a server sells from that does not sell from the live stock, if there is one."""
+    return next((row for row in rows if row.mode is not Mode.REDIS), rows[0])
+
+
+def _unapplied(last: EventId, applied: Checkpoint) -> int:
+    return max(0, last.number - applied.id.number)
 
 
 def _away(reason: Reason) -> PartitionHead:

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from ledger.errors import LedgerUnavailableError
 from ledger.layouts import Aim, Cause, ChangeState, Layouts
+from ledger.servers import PerServer
 from server.errors import RefusedError, unavailable
 
 LOOK_S = 0.05
@@ -15,7 +16,7 @@ _IN_FORCE = frozenset((ChangeState.ACTIVE, ChangeState.DONE))
 class Resharding:
     """Asks for changes and waits for them."""
 
-    def __init__(self, layouts: Layouts, *, partitions: int) -> None:
+    def __init__(self, layouts: PerServer[Layouts], *, partitions: int) -> None:
         self._layouts = layouts
         self._partitions = partitions
 
@@ -24,7 +25,7 @@ class Resharding:
 
         RefusedError RESHARD_PENDING if `wait_s` is too short, or the change was rolled back.
         """
-        aim = await self._layouts.want(
+        aim = await self._layouts.of(product_id).want(
             product_id, shards, Cause.OPERATOR, partitions=self._partitions
         )
         if not aim.in_force:
@@ -40,7 +41,7 @@ class Resharding:
             async with asyncio.timeout(wait_s):
                 while state is ChangeState.WANTED:
                     await asyncio.sleep(LOOK_S)
-                    state = await self._layouts.state(product_id, aim.version)
+                    state = await self._layouts.of(product_id).state(product_id, aim.version)
         if state not in _IN_FORCE:
             raise _pending() if state is ChangeState.WANTED else _rolled_back()
 

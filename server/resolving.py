@@ -5,8 +5,9 @@ from typing import Protocol
 
 from ledger.errors import LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind, Products
+from ledger.servers import PerServer
 from server.errors import refused
-from server.gate import Gate
+from server.gate import Gates
 from sharding.outcomes import Answer, Outcome, Resolution, Resolved
 
 JOURNAL_LOOK_S = 0.5
@@ -22,10 +23,10 @@ class ResolvingStock(Protocol):
 class Resolver:
     """Decides requests."""
 
-    def __init__(self, stock: ResolvingStock, products: Products, gate: Gate) -> None:
+    def __init__(self, stock: ResolvingStock, products: PerServer[Products], gates: Gates) -> None:
         self._stock = stock
         self._products = products
-        self._gate = gate
+        self._gates = gates
 
     async def resolve(self, product_id: int, request_id: str) -> Resolved:
         """The end of a request, now and for ever; RefusedError if it cannot be said.
@@ -37,7 +38,7 @@ class Resolver:
             return Resolved(Resolution.DEDUCTED, known.quantity)
         if known is not None:
             raise refused(Answer(Outcome.REQUEST_MISMATCH))
-        self._gate.require_live()
+        self._gates.of(product_id).require_live()
         resolved = await self._stock.resolve(product_id, request_id)
         if isinstance(resolved, Answer):
             raise refused(resolved)
@@ -46,6 +47,6 @@ class Resolver:
     async def _in_journal(self, product_id: int, request_id: str) -> Adjustment | None:
         try:
             async with asyncio.timeout(JOURNAL_LOOK_S):
-                return await self._products.find_request(product_id, request_id)
+                return await self._products.of(product_id).find_request(product_id, request_id)
         except (LedgerUnavailableError, TimeoutError):
             return None

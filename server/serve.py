@@ -22,11 +22,18 @@ from prometheus_client import (
 )
 from structlog.typing import FilteringBoundLogger
 
+from ledger.agreement import ANSWER_S, Agreement
 from ledger.buffers import Buffers
-from ledger.database import Database
+from ledger.database import Database, databases
 from ledger.dead_letters import DeadLetters
 from ledger.engine.metrics import EngineMetrics
-from ledger.errors import EngineDiffersError, LedgerError, PartitionsDifferError, SchemaError
+from ledger.errors import (
+    EngineDiffersError,
+    LedgerError,
+    PartitionsDifferError,
+    SchemaError,
+    ServersDifferError,
+)
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
 from ledger.freezes import Freezes
@@ -34,13 +41,14 @@ from ledger.holds import Holds
 from ledger.letter_retries import LetterRetries
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import require_schema
-from ledger.modes import Engine
+from ledger.modes import Engine, claim_for_mysql
 from ledger.products import Products
+from ledger.servers import PerServer
 from ledger.timeline import Timeline
 from server.admin import AdminService
 from server.audits import AuditService, FreezeService
 from server.calls import Calls
-from server.engines import MysqlEngine, RedisEngine, SellingEngine, claim
+from server.engines import MysqlEngine, RedisEngine, SellingEngine
 from server.events import EventService, Tail
 from server.holds import HoldService
 from server.intake import Intake
@@ -58,16 +66,17 @@ from server.streams import Lives
 from server.supervisor import INTERRUPTED, SETUP_ERROR, SetupError
 from server.wire import ResultEncoder
 from sharding.cluster import Cluster
-from sharding.errors import PartitionCountError, StockUnavailableError
+from sharding.errors import PartitionCountError, ServerCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
 from sharding.settings import parse_address
 
 RETRY_S = 1.0
 """Time between two tries to reach what is not there at the start."""
-LEDGER_ANSWER_S = 3.0
-"""How long the services wait at the start for the ledger to confirm tables and partition count."""
 STOCK_DRAIN_S = 2.0
 """How long work may take that was sent on and that nobody waits for any more."""
+
+_OF_OTHERS = (EngineDiffersError, PartitionsDifferError, SchemaError, ServersDifferError)
+"""A MySQL server that is not the one that this process takes it for, and stays so."""
 
 ORPHAN_SLACK_S = 4.0
 """What a process may take beyond its calls, to close connections, when its parent has died."""
@@ -98,7 +107,11 @@ class Process:
         self._arguments = arguments
         self._failpoints = failpoints
         self._log = log
-        self._metrics = Metrics(registry)
+        self._ledger_metrics = LedgerMetrics(registry)
+        self._databases = databases(settings, self._ledger_metrics)
+        self._unasked = set(range(len(self._databases)))
+        """MySQL servers that have neither agreed nor failed to answer yet."""
+        self._metrics = Metrics(registry, servers=len(self._databases))
         self._calls = Calls(self._metrics, log)
         self._lives = Lives(
             self._metrics,
@@ -110,8 +123,6 @@ class Process:
         self._readiness = Readiness(
             servicer, self._metrics, services=[service.full_name for service in SERVICES]
         )
-        self._ledger_metrics = LedgerMetrics(registry)
-        self._database = Database.from_settings(settings, self._ledger_metrics)
         self._stopping = asyncio.Event()
         self._at_once = False
         self._registry = registry
@@ -122,7 +133,7 @@ class Process:
         """No call is left. Loops look at it as well as being cancelled: Python 3.11's wait_for, on
         which the libraries build, can lose a cancellation."""
         self._setup_error = ""
-        self._said: dict[str, str] = {}
+        self._said: dict[tuple[str, int], str] = {}
 
     async def run(self) -> None:
         """Serve until told to stop. SetupError."""
@@ -146,7 +157,7 @@ class Process:
                 serving.cancel()
         finally:
             await self._server.stop(0)
-            await self._database.close()
+            await self._databases.from_all(Database.close)
         if self._setup_error:
             raise SetupError(self._setup_error)
 
@@ -192,36 +203,56 @@ class Process:
         self._stopping.set()
 
     async def _agree(self) -> None:
-        """Compare tables, engine and partition count with the ledger's as soon as that answers.
+        """Compare the settings with what each MySQL server has on record as soon as that answers.
 
-        Another count would look for every product at another place, and find none.
+        Another partition count, or another order of the servers, would look for every product at another
+        place, and find none.
         """
+        agreement = Agreement(self._databases, partitions=self._settings.partitions)
+        async with asyncio.TaskGroup() as group:
+            for server in range(len(self._databases)):
+                group.create_task(self._agree_with(agreement, server), name=f"agree {server}")
+
+    async def _agree_with(self, agreement: Agreement, server: int) -> None:
         while not self._ended.is_set():
             try:
-                async with asyncio.timeout(LEDGER_ANSWER_S):
-                    await require_schema(self._database)
-                    await claim(self._settings, self._database)
-            except (EngineDiffersError, PartitionsDifferError, SchemaError) as error:
+                async with asyncio.timeout(ANSWER_S):
+                    await self._confirm(agreement, server)
+            except _OF_OTHERS as error:
                 self._setup_failed(error)
                 return
             except (LedgerError, TimeoutError) as error:
-                self._say_once("ledger_away", str(error) or "no answer")
+                where = self._databases.all[server].server
+                self._say_once("ledger_away", str(error) or f"MySQL at {where}: no answer", server)
                 if self._settings.engine is Engine.MYSQL:
                     self._settled.set()
             else:
-                self._ledger_asked.set()
+                self._note_asked(server)
                 self._agreed.set()
                 return
-            self._ledger_asked.set()
+            self._note_asked(server)
             await asyncio.sleep(RETRY_S)
+
+    async def _confirm(self, agreement: Agreement, server: int) -> None:
+        if self._settings.engine is Engine.REDIS:
+            await agreement.confirm(server)
+        else:
+            await require_schema(self._databases.all[server])
+            await claim_for_mysql(self._databases.all[server])
+
+    def _note_asked(self, server: int) -> None:
+        """The services open once each server was asked: one that is away keeps no other waiting."""
+        self._unasked.discard(server)
+        if not self._unasked:
+            self._ledger_asked.set()
 
     def _setup_failed(self, error: Exception) -> None:
         self._setup_error = str(error)
         self._stop_at_once()
 
-    def _say_once(self, event: str, detail: str) -> None:
-        if self._said.get(event) != detail:
-            self._said[event] = detail
+    def _say_once(self, event: str, detail: str, server: int = 0) -> None:
+        if self._said.get((event, server)) != detail:
+            self._said[event, server] = detail
             self._log.warning(event, detail=detail)
 
     async def _serve(self) -> None:
@@ -229,7 +260,7 @@ class Process:
         engine = await self._connected()
         if engine is None:
             return
-        intake = Intake(engine.gate, self._metrics, items_max=self._settings.queued_items_max)
+        intake = Intake(engine.gates, self._metrics, items_max=self._settings.queued_items_max)
         try:
             await self._ledger_asked.wait()
             await engine.is_ready()
@@ -238,7 +269,7 @@ class Process:
                 loops.create_task(self._watch(engine), name="watch")
                 for name, loop in engine.loops(self._ended).items():
                     loops.create_task(loop, name=name)
-        except* PartitionCountError as wrong:
+        except* (PartitionCountError, ServerCountError) as wrong:
             self._setup_failed(wrong.exceptions[0])
         finally:
             await _drain(intake, engine, self._log)
@@ -252,19 +283,23 @@ class Process:
                 return None
             return MysqlEngine(
                 self._settings,
-                self._database,
+                self._databases.all[0],
                 metrics=self._metrics,
                 engine_metrics=EngineMetrics(self._registry),
                 log=self._log,
             )
-        stock_metrics = StockMetrics(self._registry)
+        stock_metrics, ledgers = StockMetrics(self._registry), len(self._databases)
         while not self._ended.is_set():
             try:
-                return self._redis_engine(await Cluster.connect(self._settings, stock_metrics))
+                return self._redis_engine(
+                    await Cluster.connect(self._settings, stock_metrics, ledgers=ledgers)
+                )
             except StockUnavailableError as error:
                 self._say_once("redis_away", error.detail)
                 if self._agreed.is_set():
-                    return self._redis_engine(Cluster.unconnected(self._settings, stock_metrics))
+                    return self._redis_engine(
+                        Cluster.unconnected(self._settings, stock_metrics, ledgers=ledgers)
+                    )
                 if self._ledger_asked.is_set():
                     self._settled.set()
             await asyncio.sleep(RETRY_S)
@@ -273,7 +308,7 @@ class Process:
     def _redis_engine(self, cluster: Cluster) -> RedisEngine:
         return RedisEngine(
             self._settings,
-            self._database,
+            self._databases,
             cluster,
             metrics=self._metrics,
             ledger_metrics=self._ledger_metrics,
@@ -282,7 +317,7 @@ class Process:
         )
 
     def _open(self, engine: SellingEngine, intake: Intake) -> None:
-        products = Products(self._database)
+        products = self._databases.each(Products)
         grace_s = self._settings.confirm_grace_s
         self._calls.serve(
             INVENTORY,
@@ -294,20 +329,20 @@ class Process:
             ADMIN,
             *engine.special,
             self._admin(engine, products),
-            HoldService(Holds(self._database), engine.orders, intake, grace_s),
+            HoldService(self._databases.each(Holds), engine.orders, intake, grace_s),
             self._journal(),
-            AuditService(engine.auditor(products), self._settings.close_wait_s_max),
-            FreezeService(Freezes(self._database), engine.stock),
+            AuditService(engine.auditors(), self._settings.close_wait_s_max),
+            FreezeService(self._databases.each(Freezes), engine.stock),
         )
         self._settled.set()
 
     def _inventory(
-        self, engine: SellingEngine, products: Products, intake: Intake
+        self, engine: SellingEngine, products: PerServer[Products], intake: Intake
     ) -> InventoryService:
         return InventoryService(
             intake=intake,
-            reader=StockReader(engine.stock, products, engine.gate),
-            resolver=Resolver(engine.stock, products, engine.gate),
+            reader=StockReader(engine.stock, products, engine.gates),
+            resolver=Resolver(engine.stock, products, engine.gates),
             lives=self._lives,
             metrics=self._metrics,
             batches_max=self._settings.stream_batches_max,
@@ -315,22 +350,23 @@ class Process:
         )
 
     def _events(self) -> EventService:
-        feed = EventsFeed(self._database)
-        return EventService(feed, Tail(feed), self._lives)
+        return EventService(self._databases.each(EventsFeed).each(Tail), self._lives)
 
     def _journal(self) -> JournalService:
         return JournalService(
-            DeadLetters(self._database),
-            LetterRetries(self._database, self._failpoints),
-            Timeline(self._database),
+            self._databases.each(DeadLetters),
+            self._databases.each(lambda each: LetterRetries(each, self._failpoints)),
+            self._databases.each(Timeline),
         )
 
-    def _admin(self, engine: SellingEngine, products: Products) -> AdminService:
+    def _admin(self, engine: SellingEngine, products: PerServer[Products]) -> AdminService:
         return AdminService(
             products=products,
             lifecycle=engine.lifecycle(products),
             resharding=engine.shard_counts,
-            buffers=Buffers(self._database, partitions=self._settings.partitions),
+            buffers=self._databases.each(
+                lambda each: Buffers(each, partitions=self._settings.partitions)
+            ),
             overview=engine.overview,
             partitions=self._settings.partitions,
             close_wait_s_max=self._settings.close_wait_s_max,

@@ -15,7 +15,7 @@ from server.intake import Answers, Intake
 from server.metrics import Metrics
 from server.resolving import Resolver
 from server.stocks import StockReader
-from server.streams import Answer, Lives, Pipeline, explain
+from server.streams import Answer, Lives, Pipeline, explain, sent
 from server.wire import OUTCOMES, ResultEncoder
 from sharding.outcomes import Outcome, Resolution
 
@@ -113,12 +113,12 @@ class InventoryService:
         validation.product_id(request.product_id)
         interval_s = validation.watch_interval_s(request.interval_ms)
         async with self.lives.bounded() as life:
-            sent = None
+            told = None
             while True:
                 stock = await self.reader.read(request.product_id)
-                if stock != sent:
-                    await context.write(messages.WatchStockResponse(stock=stock))
-                    sent = stock
+                if stock != told:
+                    await sent(context.write(messages.WatchStockResponse(stock=stock)))
+                    told = stock
                 await asyncio.sleep(interval_s)
         explain(context, life.ending)
 

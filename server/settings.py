@@ -3,10 +3,10 @@
 import os
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from ledger.modes import Engine
-from ledger.settings import DemandSettings, LedgerSettings
+from ledger.settings import DemandSettings, LedgerSettings, parse_urls
 from sharding.settings import StockSettings, parse_address
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -58,6 +58,17 @@ class ServerSettings(StockSettings, LedgerSettings, DemandSettings):
     """From not being ready any more to refusing calls: time for load balancers to notice."""
     drain_s_max: Annotated[float, Field(ge=0.1, le=300)] = 5
     """How long calls that are under way may take after that."""
+
+    @field_validator("engine")
+    @classmethod
+    def _sells_from_one(cls, value: Engine, info: ValidationInfo) -> Engine:
+        urls = info.data.get("mysql_urls")
+        servers = len(parse_urls(urls.get_secret_value())) if urls else 1
+        if value is Engine.MYSQL and servers > 1:
+            raise ValueError(
+                f"mysql sells from one MySQL server, INVENTORY_MYSQL_URLS names {servers}"
+            )
+        return value
 
     @field_validator("grpc_address", "metrics_address")
     @classmethod

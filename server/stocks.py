@@ -7,7 +7,8 @@ from typing import Protocol
 from inventory.v1 import inventory_pb2 as messages
 from ledger.errors import LedgerError, UnknownProductError
 from ledger.products import ProductRow, Products
-from server.gate import Gate, Stance
+from ledger.servers import PerServer
+from server.gate import Gates, Stance
 from sharding.outcomes import ProductStock, ShardStock, State
 
 STATUSES: Mapping[State, messages.ProductStatus.ValueType] = {
@@ -30,30 +31,31 @@ class StockReader:
     """Reads the stock of products that are on sale where they are sold, of others from the ledger; of
     all while Redis is away."""
 
-    def __init__(self, stock: ReadableStock, products: Products, gate: Gate) -> None:
+    def __init__(self, stock: ReadableStock, products: PerServer[Products], gates: Gates) -> None:
         self._stock = stock
         self._products = products
-        self._gate = gate
+        self._gates = gates
 
     async def read(self, product_id: int) -> messages.Stock:
         """One product's counts; UnknownProductError, StockUnavailableError, LedgerUnavailableError."""
-        if self._gate.stance in _OUT_OF_REACH:
-            return _at_rest(await self._products.get(product_id))
+        products = self._products.of(product_id)
+        if self._gates.of(product_id).stance in _OUT_OF_REACH:
+            return _at_rest(await products.get(product_id))
         live = await self._stock.read(product_id)
         if live is not None and live.state is not State.CLOSED:
             return _live(await self._with_sales_from_buffer(live))
-        return _at_rest(await self._products.get(product_id))
+        return _at_rest(await products.get(product_id))
 
     async def _with_sales_from_buffer(self, live: ProductStock) -> ProductStock:
         """Units that the ledger sold while Redis was away; without its word the reading is inexact.
 
         The sum of all units is the same either way.
         """
-        if not self._gate.mode_epoch:
+        if not self._gates.of(live.product_id).mode_epoch:
             return live
         try:
             async with asyncio.timeout(LEDGER_LOOK_S):
-                row = await self._products.get(live.product_id)
+                row = await self._products.of(live.product_id).get(live.product_id)
         except (LedgerError, TimeoutError):
             return live._replace(exact=False)
         sold = row.sold_from_buffer if row.epoch == live.epoch else 0

@@ -154,6 +154,18 @@ class Pipeline:
             self._room.release()
 
 
+async def sent(writing: Awaitable[None]) -> None:
+    """Write a message to its end although the stream's time is over: gRPC has no status for a call whose
+    last message was cut off, and the caller would wait for one until its deadline."""
+    task = asyncio.ensure_future(writing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=STALLED_S)
+        task.cancel()  # of a caller who does not read; it has no effect on one that is done
+        raise
+
+
 async def _finished(writing: asyncio.Task[None]) -> None:
     """What is under way was sent; its answers are owed, but not to a caller who does not read."""
     try:

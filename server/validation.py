@@ -249,14 +249,22 @@ def orders(items: Sequence[object]) -> None:
     check(between("items", len(items), 1, ORDERS_MAX))
 
 
-def cursor(value: str) -> int | None:
-    """The event after which a watch goes on; None: from now on. RefusedError if it is malformed."""
+def cursor(value: str, *, servers: int) -> list[int] | None:
+    """The event of each MySQL server after which a watch goes on; None: from now on.
+
+    One number a server, with dots between them; 0 alone is 0 for all. RefusedError if it is malformed.
+    """
     if not value:
         return None
-    is_number = value.isascii() and value.isdigit() and len(value) <= len(str(CURSOR_MAX))
-    if not is_number or int(value) > CURSOR_MAX:
+    parts = value.split(".") if value != "0" else ["0"] * servers
+    if len(parts) != servers or not all(map(_is_position, parts)):
         check(_violation("cursor", "must be empty, 0, or a cursor that WatchEvents sent"))
-    return int(value)
+    return [int(part) for part in parts]
+
+
+def _is_position(text: str) -> bool:
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(CURSOR_MAX))
+    return is_number and int(text) <= CURSOR_MAX
 
 
 def watched(*, kinds: Sequence[int], known: Collection[int], product_ids: Sequence[int]) -> None:

@@ -51,9 +51,16 @@ class Cluster:
     """The Redis Cluster as the partitions see it. `connect` makes one, `unconnected` one that waits."""
 
     def __init__(
-        self, settings: StockSettings, metrics: StockMetrics, topology: RedisCluster
+        self,
+        settings: StockSettings,
+        metrics: StockMetrics,
+        topology: RedisCluster,
+        *,
+        ledgers: int = 1,
     ) -> None:
         self.settings = settings
+        self.ledgers = ledgers
+        """MySQL servers that share the products out; each partition has a stream for each of them."""
         self.metrics = metrics
         self.tags = tags(settings.partitions)
         self._slots = tuple(slot_of(tag) for tag in self.tags)
@@ -69,14 +76,18 @@ class Cluster:
         self._patience_s = settings.redis_patience_ms / 1_000
 
     @classmethod
-    def unconnected(cls, settings: StockSettings, metrics: StockMetrics) -> Self:
+    def unconnected(
+        cls, settings: StockSettings, metrics: StockMetrics, *, ledgers: int = 1
+    ) -> Self:
         """Knows no node yet and looks for them when it is asked for something."""
-        return cls(settings, metrics, _topology_client(settings))
+        return cls(settings, metrics, _topology_client(settings), ledgers=ledgers)
 
     @classmethod
-    async def connect(cls, settings: StockSettings, metrics: StockMetrics) -> Self:
+    async def connect(
+        cls, settings: StockSettings, metrics: StockMetrics, *, ledgers: int = 1
+    ) -> Self:
         """Read the topology. StockUnavailableError, naming the addresses, if no node answers."""
-        cluster = cls(settings, metrics, _topology_client(settings))
+        cluster = cls(settings, metrics, _topology_client(settings), ledgers=ledgers)
         trouble = await cluster._refresh()
         if cluster._nodes == [None] * settings.partitions:
             await cluster.close()

@@ -16,7 +16,6 @@ from sharding.orders import Order, OrderState
 from sharding.outcomes import Reason
 from sharding.placement import ledger_of
 from sharding.scripts import script
-from sharding.shards import LEDGERS
 from sharding.tasks import Tasks
 
 DELIVERY_MS = 2_000
@@ -246,7 +245,7 @@ class Coordinator:
         return [_ENDED.get(status, Status.MISMATCH) for status in statuses]
 
     def _shard_keys(self, tag: str, product_id: int) -> tuple[str, ...]:
-        ledger = ledger_of(product_id, LEDGERS)
+        ledger = ledger_of(product_id, self._cluster.ledgers)
         return keys.head(tag), keys.stock(tag, product_id), keys.events(tag, ledger)
 
     def _desk(

@@ -23,6 +23,10 @@ class PartitionCountError(StockError):
     """The cluster was set up with another number of partitions than this process is set to."""
 
 
+class ServerCountError(StockError):
+    """The cluster was set up for another number of MySQL servers than this process is set to."""
+
+
 class NotOpenableError(StockError):
     """A partition cannot be opened by comparing heads alone; the text says what differs."""
 

@@ -32,7 +32,7 @@ from sharding.outcomes import Reason
 from sharding.placement import Layout, base_partition, is_shard_count, ledger_of
 from sharding.plans import NEVER_FROZEN, Freeze
 from sharding.scripts import script
-from sharding.shards import LEDGERS, Shards
+from sharding.shards import Shards
 
 _PREPARE = script("prepare")
 _COMMIT = script("commit")
@@ -167,7 +167,7 @@ class _Base:
         self._partition = base_partition(product_id, cluster.settings.partitions)
         tag = cluster.tags[self._partition]
         self._keys = (keys.head(tag), keys.product_info(tag, product_id))
-        self._events = keys.events(tag, ledger_of(product_id, LEDGERS))
+        self._events = keys.events(tag, ledger_of(product_id, cluster.ledgers))
 
     async def prepare(self, layout: Layout) -> None:
         """Note that a layout is on its way. LayoutPassedError if that cannot be."""

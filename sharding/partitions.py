@@ -5,7 +5,12 @@ from typing import NamedTuple
 
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
-from sharding.errors import NotOpenableError, PartitionCountError, StockUnavailableError
+from sharding.errors import (
+    NotOpenableError,
+    PartitionCountError,
+    ServerCountError,
+    StockUnavailableError,
+)
 from sharding.events import BEFORE_ALL, EventId
 from sharding.outcomes import Reason
 from sharding.scripts import script
@@ -34,6 +39,20 @@ class Checkpoint(NamedTuple):
 NOTHING_APPLIED = Checkpoint(BEFORE_ALL, "")
 
 
+class StreamState(NamedTuple):
+    """What a head says of the stream of one MySQL server."""
+
+    last: EventId
+    """Its newest entry; BEFORE_ALL: it has none, or nobody knows."""
+    applied: int | None
+    """Number up to which the server is known to have all of its events; None: nobody has said so yet."""
+    is_behind: bool
+    """Nothing of its products is sold or held there because too many events wait for the server."""
+
+
+UNKNOWN_STREAM = StreamState(BEFORE_ALL, None, is_behind=False)
+
+
 class PartitionHead(NamedTuple):
     """Whether a partition is open where it is now, and its last event; 0, 0 without a head."""
 
@@ -42,19 +61,20 @@ class PartitionHead(NamedTuple):
     generation: int
     number: int
     partitions: int
-    applied: int | None = None
-    """Number of the last event that the ledger is known to have there; None: nobody has said so yet."""
-    is_behind: bool = False
-    """Nothing is sold or held there because too many events wait for the ledger."""
+    streams: Sequence[StreamState] = ()
+    """Of each MySQL server, in their order; none where there is no head."""
+
+    def stream(self, ledger: int) -> StreamState:
+        """That of one server; UNKNOWN_STREAM where there is no head."""
+        return self.streams[ledger] if ledger < len(self.streams) else UNKNOWN_STREAM
 
 
 class Partitions:
     """Every method raises StockUnavailableError when the partition's node is away."""
 
-    def __init__(self, cluster: Cluster, *, partitions: int, ledgers: int) -> None:
+    def __init__(self, cluster: Cluster, *, partitions: int) -> None:
         self._cluster = cluster
         self._partitions = partitions
-        self._ledgers = ledgers
         self._backlog_max = str(cluster.settings.backlog_max)
 
     @property
@@ -65,7 +85,8 @@ class Partitions:
         """Open only if it was opened as `opening` or later, the last generation that was issued, and has
         not gone back behind what this process has seen.
 
-        PartitionCountError if the cluster was set up with another partition count.
+        PartitionCountError, ServerCountError if the cluster was set up with another partition count or
+        for another number of MySQL servers.
         """
         seen = self._cluster.seen(partition)
         reply = await self._cluster.run_unfenced(
@@ -75,14 +96,16 @@ class Partitions:
             (self._backlog_max,),
             lane=LaneKind.READ,
         )
-        why, generation, number, partitions, applied, is_behind = reply
+        why, generation, number, partitions, ledgers, *streams = reply
         assert isinstance(why, bytes)
         assert isinstance(generation, int)
         assert isinstance(number, int)
         assert isinstance(partitions, int)
-        assert isinstance(applied, int)
+        assert isinstance(ledgers, int)
         if partitions not in (0, self._partitions):
             raise PartitionCountError(_other_count(partitions, self._partitions))
+        if ledgers not in (0, self._cluster.ledgers):
+            raise ServerCountError(_other_servers(ledgers, self._cluster.ledgers))
         went_back = generation < opening or EventId(generation, number) < seen
         if not why and went_back:
             why = b"WENT_BACK"
@@ -92,8 +115,7 @@ class Partitions:
             generation=generation,
             number=number,
             partitions=partitions,
-            applied=None if applied < 0 else applied,
-            is_behind=is_behind == 1,
+            streams=[_stream(*part) for part in zip(*[iter(streams)] * 3, strict=True)],
         )
 
     async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
@@ -120,9 +142,9 @@ class Partitions:
 
         NotOpenableError unless it was never used or has all that the ledgers have.
         """
-        assert len(checkpoints) == self._ledgers
         tag = self._tag(partition)
-        streams = [keys.events(tag, ledger) for ledger in range(self._ledgers)]
+        streams = self._streams(tag)
+        assert len(checkpoints) == len(streams)
         proofs = [part for checkpoint in checkpoints for part in map(str, checkpoint)]
         reply = await self._cluster.run_unfenced(
             _OPEN,
@@ -132,7 +154,9 @@ class Partitions:
             lane=LaneKind.MOVE,
         )
         if reply[0] != b"done":
-            raise _refusal(partition, reply, self._partitions)
+            raise _refusal(
+                partition, reply, partitions=self._partitions, ledgers=self._cluster.ledgers
+            )
         _, generation, number = reply
         assert isinstance(generation, int)
         assert isinstance(number, int)
@@ -142,6 +166,7 @@ class Partitions:
             generation=generation,
             number=number,
             partitions=self._partitions,
+            streams=[UNKNOWN_STREAM._replace(last=EventId(generation, number))] * len(streams),
         )
 
     async def replicated(self, partition: int, *, ledger: int, last: EventId) -> bool:
@@ -160,15 +185,28 @@ class Partitions:
         )
         return reply[3] == 1
 
-    async def note_applied(self, partition: int, applied: EventId) -> None:
-        """Tell a partition how far the ledger has come with its events; an older word changes nothing.
+    async def is_whole(self, partition: int, *, ledger: int, after: EventId) -> bool:
+        """Whether a stream still has an entry, unless it is BEFORE_ALL, and lost none after it."""
+        tag = self._tag(partition)
+        reply = await self._cluster.command(
+            partition, "XINFO", "STREAM", keys.events(tag, ledger), lane=LaneKind.READ
+        )
+        assert isinstance(reply, list)
+        found = dict(zip(reply[::2], reply[1::2], strict=True))
+        deleted = EventId.parse(found[b"max-deleted-entry-id"])
+        first = EventId.parse(found[b"recorded-first-entry-id"])
+        return deleted <= after and (after == BEFORE_ALL or first <= after)
+
+    async def note_applied(self, partition: int, applied: EventId, *, ledger: int = 0) -> None:
+        """Tell a partition up to which event a MySQL server has all of its own; an older word changes
+        nothing.
 
         No replica is waited for: a word that a failover loses is as good as an older one.
         """
         await self._cluster.run(
             _APPLIED,
             partition,
-            [keys.head(self._tag(partition))],
+            [keys.head(self._tag(partition)), keys.events(self._tag(partition), ledger)],
             [str(applied.number), self._backlog_max],
             lane=LaneKind.READ,
         )
@@ -209,7 +247,17 @@ class Partitions:
 
     def _head_keys(self, partition: int) -> list[str]:
         tag = self._tag(partition)
-        return [keys.head(tag), *(keys.events(tag, ledger) for ledger in range(self._ledgers))]
+        return [keys.head(tag), *self._streams(tag)]
+
+    def _streams(self, tag: str) -> list[str]:
+        """One for each MySQL server."""
+        return [keys.events(tag, ledger) for ledger in range(self._cluster.ledgers)]
+
+
+def _stream(last: object, applied: object, is_behind: object) -> StreamState:
+    assert isinstance(last, bytes)
+    assert isinstance(applied, int)
+    return StreamState(EventId.parse(last), None if applied < 0 else applied, is_behind == 1)
 
 
 def _other_count(found: int, expected: int) -> str:
@@ -219,11 +267,22 @@ def _other_count(found: int, expected: int) -> str:
     )
 
 
-def _refusal(partition: int, reply: Sequence[object], expected: int) -> Exception:
+def _other_servers(found: int, expected: int) -> str:
+    return (
+        f"the number of MySQL servers was {found} when the Redis Cluster was set up, "
+        f"INVENTORY_MYSQL_URLS names {expected}: their number and order are fixed"
+    )
+
+
+def _refusal(
+    partition: int, reply: Sequence[object], *, partitions: int, ledgers: int
+) -> Exception:
     word, *rest = (part.decode() if isinstance(part, bytes) else part for part in reply)
     match word, rest:
         case "partitions", [int(found)]:
-            return PartitionCountError(_other_count(found, expected))
+            return PartitionCountError(_other_count(found, partitions))
+        case "ledgers", [int(found)]:
+            return ServerCountError(_other_servers(found, ledgers))
         case "corrupt", [what]:
             return StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} {what}")
         case "behind", [number]:

@@ -18,7 +18,6 @@ from sharding.placement import Layout, ledger_of
 from sharding.plans import NEVER_FROZEN, Freeze, LoadPlan
 from sharding.scripts import script
 
-LEDGERS = 1
 GATHERING_MS = 50
 
 _DEDUCT = script("deduct")
@@ -623,7 +622,7 @@ class Shards:
         found = self._keys.get(partition)
         if found is None:
             tag = self._cluster.tags[partition]
-            ledger = ledger_of(self.product_id, LEDGERS)
+            ledger = ledger_of(self.product_id, self._cluster.ledgers)
             found = self._keys[partition] = _Keys(
                 (keys.head(tag), keys.stock(tag, self.product_id), keys.events(tag, ledger)),
                 keys.memory(tag),

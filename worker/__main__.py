@@ -17,16 +17,18 @@ from prometheus_client import start_http_server as serve_metrics
 from pydantic import ValidationError
 from structlog.tracebacks import ExceptionDictTransformer
 
+from ledger.agreement import ANSWER_S, Agreement
 from ledger.audits import Audits
 from ledger.buffers import Buffers
 from ledger.checkpoints import Checkpoints
-from ledger.database import Database, backoff_s
+from ledger.database import Database, backoff_s, databases
 from ledger.demand import Demand
 from ledger.errors import (
     EngineDiffersError,
     LedgerUnavailableError,
     PartitionsDifferError,
     SchemaError,
+    ServersDifferError,
 )
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
@@ -35,7 +37,6 @@ from ledger.journal import Journal
 from ledger.layouts import Layouts
 from ledger.leases import Leases
 from ledger.metrics import LedgerMetrics
-from ledger.migrate import require_schema
 from ledger.openings import Openings
 from ledger.outbox import Outbox
 from ledger.products import Products
@@ -44,12 +45,11 @@ from ledger.sales_mode import Modes
 from ledger.settings import explain
 from ledger.untold import UntoldSales
 from sharding.cluster import Cluster
-from sharding.errors import PartitionCountError, StockUnavailableError
+from sharding.errors import PartitionCountError, ServerCountError, StockUnavailableError
 from sharding.metrics import StockMetrics
 from sharding.ordering import Orders
 from sharding.partitions import Partitions
 from sharding.settings import parse_address
-from sharding.shards import LEDGERS
 from sharding.stock import Stock
 from worker.applier import Applier
 from worker.audit import Audit
@@ -65,7 +65,7 @@ from worker.metrics import WorkerMetrics
 from worker.modes import Leaving
 from worker.outbox import Errands, Undos
 from worker.settings import WorkerSettings
-from worker.share import Share
+from worker.share import Share, Shares
 from worker.tenancy import Tenancy
 from worker.transfers import Transfers
 from worker.upkeep import LedgerUpkeep
@@ -74,6 +74,15 @@ from worker.waiting import wait_until
 WRONG_SET_UP = 2
 START_ATTEMPT_MAX = 8
 STOP_GRACE_S = 5.0
+_WRONG_SET_UP = (
+    SchemaError,
+    EngineDiffersError,
+    PartitionsDifferError,
+    ServersDifferError,
+    PartitionCountError,
+    ServerCountError,
+)
+"""What waiting does not mend."""
 
 log = structlog.get_logger()
 
@@ -93,12 +102,7 @@ def main() -> None:
     _serve_metrics(settings.metrics_address, registry)
     try:
         uvloop.run(_work(settings, registry, failpoints))
-    except* (
-        SchemaError,
-        EngineDiffersError,
-        PartitionsDifferError,
-        PartitionCountError,
-    ) as wrong:
+    except* _WRONG_SET_UP as wrong:
         _fail(str(_first(wrong)))
 
 
@@ -108,10 +112,11 @@ async def _work(
     stop = _stop_event()
     ledger_metrics, stock_metrics = LedgerMetrics(registry), StockMetrics(registry)
     async with AsyncExitStack() as resources:
-        database = Database.from_settings(settings, ledger_metrics)
-        resources.push_async_callback(database.close)
-        await _ledger_ready(database, Checkpoints(database), settings.partitions, stop)
-        cluster = await _connected(settings, stock_metrics, stop)
+        servers = databases(settings, ledger_metrics)
+        resources.push_async_callback(servers.from_all, Database.close)
+        agreement = Agreement(servers, partitions=settings.partitions)
+        await _some_ledger_ready(agreement, len(servers), stop)
+        cluster = await _connected(settings, stock_metrics, stop, ledgers=len(servers))
         if cluster is None:
             return
         resources.push_async_callback(cluster.close)
@@ -119,22 +124,36 @@ async def _work(
         resources.push_async_callback(stock.drain)
         orders = Orders(stock, cluster, grace_s=settings.confirm_grace_s)
         resources.push_async_callback(orders.drain)
-        journal = Journal(database, ledger_metrics, failpoints)
-        metrics = WorkerMetrics(registry)
-        share = Share(metrics, trim_lag_s=settings.trim_lag_s)
-        leases = Leases(database, worker=_name(), ttl_s=settings.lease_ttl_s)
-        tenancy = Tenancy(share, leases, metrics, ttl_s=settings.lease_ttl_s)
-        resources.push_async_callback(tenancy.end)
+        metrics = WorkerMetrics(registry, servers=len(servers))
+        partitions = Partitions(cluster, partitions=settings.partitions)
+        work = servers.each(
+            lambda each: _OfServer(
+                each,
+                Journal(each, ledger_metrics, failpoints),
+                stock,
+                partitions,
+                settings,
+                metrics.of(each.place.index),
+                failpoints,
+            )
+        )
+        resources.push_async_callback(work.from_all, _OfServer.end)
+        shares = Shares([each.share for each in work.all])
         loops: dict[str, _Loop] = {
-            "tenancy": tenancy,
-            "expiry": Expiry(share, orders, metrics),
-            **_of_streams(share, stock, cluster, database, journal, settings, metrics, failpoints),
-            **_of_stock(share, stock, database, metrics),
-            **_of_buffers(share, stock, database, settings, metrics, failpoints),
-            **_of_layouts(share, stock, database, settings, metrics),
-            **_of_audits(share, stock, database, settings, metrics),
-            "leaving": _leaving(share, cluster, stock, database, settings, metrics, failpoints),
+            "expiry": Expiry(shares, orders, metrics),
+            "keeper": Keeper(
+                shares,
+                partitions,
+                Openings(servers.all[0]),
+                servers.each(Checkpoints),
+                servers.each(lambda each: PartitionFreezes(Freezes(each), stock)),
+                settings,
+                metrics,
+                failpoints,
+            ),
         }
+        for index, each in enumerate(work.all):
+            loops[f"ledger {index}"] = _WhenReady(agreement, index, each.loops())
         await _run_until_stopped(stop, loops)
 
 
@@ -142,119 +161,146 @@ class _Loop(Protocol):
     async def run(self, stop: asyncio.Event) -> None: ...
 
 
-def _of_streams(
-    share: Share,
-    stock: Stock,
-    cluster: Cluster,
-    database: Database,
-    journal: Journal,
-    settings: WorkerSettings,
-    metrics: WorkerMetrics,
-    failpoints: Failpoints,
-) -> Mapping[str, _Loop]:
-    """What carries events into the ledger, and the upkeep of their partitions."""
-    partitions = Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS)
-    checkpoints = Checkpoints(database)
-    drain = Drain(share, partitions, checkpoints, Applier(journal), settings, metrics, failpoints)
-    upkeep = LedgerUpkeep(
-        database, RawEvents(database), EventsFeed(database), Products(database), settings, metrics
-    )
-    freezes = PartitionFreezes(Freezes(database), stock)
-    openings = Openings(database)
-    keeper = Keeper(share, partitions, openings, freezes, upkeep, settings, metrics, failpoints)
-    return {"drain": drain, "keeper": keeper}
+class _OfServer:
+    """What is done for one MySQL server, whatever becomes of the others."""
 
+    def __init__(
+        self,
+        database: Database,
+        journal: Journal,
+        stock: Stock,
+        partitions: Partitions,
+        settings: WorkerSettings,
+        metrics: WorkerMetrics,
+        failpoints: Failpoints,
+    ) -> None:
+        self._database = database
+        self._journal = journal
+        self._stock = stock
+        self._partitions = partitions
+        self._settings = settings
+        self._metrics = metrics
+        self._failpoints = failpoints
+        self.share = Share(metrics, trim_lag_s=settings.trim_lag_s, place=database.place)
+        leases = Leases(database, worker=_name(), ttl_s=settings.lease_ttl_s)
+        self._tenancy = Tenancy(self.share, leases, metrics, ttl_s=settings.lease_ttl_s)
 
-def _of_stock(
-    share: Share, stock: Stock, database: Database, metrics: WorkerMetrics
-) -> Mapping[str, _Loop]:
-    """What carries the ledger's findings back to the live stock."""
-    outbox = Outbox(database)
-    return {
-        "undos": Errands(share, outbox, Undos(stock, outbox, metrics), metrics),
-        "transfers": Errands(share, outbox, Transfers(stock, outbox, metrics), metrics),
-    }
+    async def end(self) -> None:
+        """Give the leases back."""
+        await self._tenancy.end()
 
+    def loops(self) -> Mapping[str, _Loop]:
+        """By name."""
+        return {
+            "tenancy": self._tenancy,
+            **self._of_streams(),
+            **self._of_stock(),
+            **self._of_buffers(),
+            **self._of_layouts(),
+            **self._of_audits(),
+        }
 
-def _of_buffers(
-    share: Share,
-    stock: Stock,
-    database: Database,
-    settings: WorkerSettings,
-    metrics: WorkerMetrics,
-    failpoints: Failpoints,
-) -> Mapping[str, _Loop]:
-    """What releases buffers, and brings what was released on sale."""
-    outbox, partitions = Outbox(database), settings.partitions
-    buffers = Buffers(database, partitions=partitions)
-    releases = Releases(stock, buffers, outbox, metrics, failpoints)
-    return {
-        "releases": Errands(share, outbox, releases, metrics),
-        "buffers": BufferKeeper(share, stock, buffers, metrics, partitions=partitions),
-    }
-
-
-def _of_layouts(
-    share: Share,
-    stock: Stock,
-    database: Database,
-    settings: WorkerSettings,
-    metrics: WorkerMetrics,
-) -> Mapping[str, _Loop]:
-    """What brings products' layouts about, and asks for others by the demand."""
-    layouts = Layouts(database)
-    return {
-        "layouts": Reshaper(share, stock, layouts, settings, metrics),
-        "demand": DemandKeeper(share, stock, Demand(database), layouts, settings, metrics),
-    }
-
-
-def _of_audits(
-    share: Share,
-    stock: Stock,
-    database: Database,
-    settings: WorkerSettings,
-    metrics: WorkerMetrics,
-) -> Mapping[str, _Loop]:
-    """What compares live stock and ledger, and stops the sale of what may be oversold."""
-    audits, freezes = Audits(database), Freezes(database)
-    checkpoints, suspects = Checkpoints(database), Suspects()
-    return {
-        "audit": Audit(
-            share,
-            stock,
-            Products(database),
-            audits,
-            checkpoints,
-            suspects,
+    def _of_streams(self) -> Mapping[str, _Loop]:
+        """What carries events into the ledger, and has it forget them."""
+        database, settings, metrics = self._database, self._settings, self._metrics
+        drain = Drain(
+            self.share,
+            self._partitions,
+            Checkpoints(database),
+            Applier(self._journal),
             settings,
             metrics,
-        ),
-        "breaker": Breaker(share, stock, freezes, audits, checkpoints, suspects, settings, metrics),
-        "freezes": FreezeKeeper(share, stock, freezes, settings, metrics),
-    }
+            self._failpoints,
+        )
+        upkeep = LedgerUpkeep(
+            self.share,
+            database,
+            RawEvents(database),
+            EventsFeed(database),
+            Products(database),
+            settings,
+            metrics,
+        )
+        return {"drain": drain, "upkeep": upkeep}
+
+    def _of_stock(self) -> Mapping[str, _Loop]:
+        """What carries the ledger's findings back to the live stock."""
+        outbox, metrics = Outbox(self._database), self._metrics
+        undos = Undos(self._stock, outbox, metrics)
+        transfers = Transfers(self._stock, outbox, metrics)
+        return {
+            "undos": Errands(self.share, outbox, undos, metrics),
+            "transfers": Errands(self.share, outbox, transfers, metrics),
+        }
+
+    def _of_buffers(self) -> Mapping[str, _Loop]:
+        """What releases buffers, brings what was released on sale, and ends the buffer's mode."""
+        database, stock, metrics = self._database, self._stock, self._metrics
+        outbox, partitions = Outbox(database), self._settings.partitions
+        buffers = Buffers(database, partitions=partitions)
+        releases = Releases(stock, buffers, outbox, metrics, self._failpoints)
+        return {
+            "releases": Errands(self.share, outbox, releases, metrics),
+            "buffers": BufferKeeper(self.share, stock, buffers, metrics, partitions=partitions),
+            "leaving": Leaving(
+                self.share,
+                self._partitions,
+                stock,
+                Modes(database),
+                Checkpoints(database),
+                UntoldSales(database),
+                metrics,
+                self._failpoints,
+            ),
+        }
+
+    def _of_layouts(self) -> Mapping[str, _Loop]:
+        """What brings products' layouts about, and asks for others by the demand."""
+        layouts, demand = Layouts(self._database), Demand(self._database)
+        settings, metrics = self._settings, self._metrics
+        return {
+            "layouts": Reshaper(self.share, self._stock, layouts, settings, metrics),
+            "demand": DemandKeeper(self.share, self._stock, demand, layouts, settings, metrics),
+        }
+
+    def _of_audits(self) -> Mapping[str, _Loop]:
+        """What compares live stock and ledger, and stops the sale of what may be oversold."""
+        database, stock = self._database, self._stock
+        settings, metrics, share = self._settings, self._metrics, self.share
+        audits, freezes = Audits(database), Freezes(database)
+        checkpoints, suspects = Checkpoints(database), Suspects()
+        return {
+            "audit": Audit(
+                share,
+                stock,
+                Products(database),
+                audits,
+                checkpoints,
+                suspects,
+                settings,
+                metrics,
+            ),
+            "breaker": Breaker(
+                share, stock, freezes, audits, checkpoints, suspects, settings, metrics
+            ),
+            "freezes": FreezeKeeper(share, stock, freezes, settings, metrics),
+        }
 
 
-def _leaving(
-    share: Share,
-    cluster: Cluster,
-    stock: Stock,
-    database: Database,
-    settings: WorkerSettings,
-    metrics: WorkerMetrics,
-    failpoints: Failpoints,
-) -> Leaving:
-    """What ends the buffer's mode."""
-    return Leaving(
-        share,
-        Partitions(cluster, partitions=settings.partitions, ledgers=LEDGERS),
-        stock,
-        Modes(database),
-        Checkpoints(database),
-        UntoldSales(database),
-        metrics,
-        failpoints,
-    )
+class _WhenReady:
+    """Loops of one MySQL server, from when it has said that it is the one it is taken for."""
+
+    def __init__(self, agreement: Agreement, index: int, loops: Mapping[str, _Loop]) -> None:
+        self._agreement = agreement
+        self._index = index
+        self._loops = loops
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`; the same errors as those of `_ledger_ready`."""
+        await _ledger_ready(self._agreement, self._index, stop)
+        async with asyncio.TaskGroup() as tasks:
+            for name, loop in self._loops.items():
+                tasks.create_task(loop.run(stop), name=f"{name} {self._index}")
 
 
 async def _run_until_stopped(stop: asyncio.Event, loops: Mapping[str, _Loop]) -> None:
@@ -269,15 +315,35 @@ async def _run_until_stopped(stop: asyncio.Event, loops: Mapping[str, _Loop]) ->
         log.warning("stopped before the batch in hand was applied")
 
 
-async def _ledger_ready(
-    database: Database, checkpoints: Checkpoints, partitions: int, stop: asyncio.Event
-) -> None:
-    """Wait for MySQL however long it takes; SchemaError, PartitionsDifferError if it is not ours."""
+async def _some_ledger_ready(agreement: Agreement, servers: int, stop: asyncio.Event) -> None:
+    """Wait until one MySQL server is there, and a moment for the others to say what is wrong with them.
+
+    The same errors as those of `_ledger_ready`.
+    """
+    asked = [
+        asyncio.create_task(_ledger_ready(agreement, index, stop), name=f"ledger {index}")
+        for index in range(servers)
+    ]
+    try:
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(asked, timeout=ANSWER_S)
+        for answered in done:
+            answered.result()
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def _ledger_ready(agreement: Agreement, index: int, stop: asyncio.Event) -> None:
+    """Wait for a MySQL server however long it takes.
+
+    SchemaError, EngineDiffersError, PartitionsDifferError, ServersDifferError if it is not ours.
+    """
     attempt = 0
     while not stop.is_set():
         try:
-            await require_schema(database)
-            await checkpoints.prepare(partitions)
+            await agreement.confirm(index)
         except LedgerUnavailableError as error:
             if not attempt:
                 log.warning("waiting for MySQL", error=str(error))
@@ -288,13 +354,13 @@ async def _ledger_ready(
 
 
 async def _connected(
-    settings: WorkerSettings, metrics: StockMetrics, stop: asyncio.Event
+    settings: WorkerSettings, metrics: StockMetrics, stop: asyncio.Event, *, ledgers: int
 ) -> Cluster | None:
     """Wait for Redis however long it takes; None when the process is to stop."""
     attempt = 0
     while not stop.is_set():
         try:
-            return await Cluster.connect(settings, metrics)
+            return await Cluster.connect(settings, metrics, ledgers=ledgers)
         except StockUnavailableError as error:
             if not attempt:
                 log.warning("waiting for Redis", error=error.detail)

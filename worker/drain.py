@@ -14,15 +14,12 @@ from ledger.merge import Chunk, Delivery, cut, received
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.partitions import Partitions
-from sharding.shards import LEDGERS
 from worker.applier import Applier
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 from worker.share import Share
 from worker.waiting import wait_until
 
-(LEDGER,) = range(LEDGERS)
-"""The only MySQL server there is."""
 ENTRIES_MIN, ENTRIES_MAX = 2, 256
 ROWS_PER_ENTRY_FIRST_GUESS = 50.0
 BACKOFF_ATTEMPT_MAX = 8
@@ -54,6 +51,8 @@ class Drain:
         self._busy = 1
         self._failures = 0
         self._undone: set[int] = set()
+        self._torn: set[int] = set()
+        """Partitions whose stream has lost something of what was read last."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; what has been read by then is applied."""
@@ -135,7 +134,7 @@ class Drain:
     async def _read_one(self, partition: int, after: EventId, count: int) -> list[Delivery]:
         try:
             entries = await self._partitions.read(
-                partition, ledger=LEDGER, after=after, count=count
+                partition, ledger=self._share.place.index, after=after, count=count
             )
         except StockUnavailableError as error:
             self._share.lose(partition, error)
@@ -170,8 +169,9 @@ class Drain:
     async def _is_replicated(self, chunk: Chunk) -> bool:
         try:
             is_there = await self._partitions.replicated(
-                chunk.partition, ledger=LEDGER, last=chunk.end.id
+                chunk.partition, ledger=self._share.place.index, last=chunk.end.id
             )
+            await self._look_for_losses(chunk)
         except StockUnavailableError as error:
             self._share.lose(chunk.partition, error)
             return False
@@ -180,6 +180,14 @@ class Drain:
         else:
             self._undo(chunk)
         return is_there
+
+    async def _look_for_losses(self, chunk: Chunk) -> None:
+        """Where there are several servers, a stream's numbers have holes: the others' events."""
+        place = self._share.place
+        if place.count > 1 and not await self._partitions.is_whole(
+            chunk.partition, ledger=place.index, after=chunk.start
+        ):
+            self._torn.add(chunk.partition)
 
     def _undo(self, chunk: Chunk) -> None:
         """Leave what was read: its master is gone, the one that took over does not have all of it."""
@@ -207,22 +215,34 @@ class Drain:
                 self._share.lags[chunk.partition].applied_until(last.at_ms / 1_000)
 
     def _note_gaps(self, chunk: Chunk) -> None:
-        """Numbers of one generation follow each other; what is missing was lost, or never an event."""
+        """Numbers of one generation follow each other; what is missing was lost, or never an event.
+
+        Told once the batch is applied: until then another worker may have applied and trimmed it.
+        """
+        if self._share.place.count > 1:
+            if chunk.partition in self._torn:
+                self._torn.discard(chunk.partition)
+                self._note_gap(chunk.partition, chunk.start, chunk.deliveries[0].entry.id)
+            return
         before = chunk.start
         for delivery in chunk.deliveries:
             if _is_gap(before, delivery.entry.id):
-                self._metrics.gaps.inc()
-                log.error(
-                    "events are missing in a stream",
-                    partition=chunk.partition,
-                    after=str(before),
-                    found=str(delivery.entry.id),
-                )
+                self._note_gap(chunk.partition, before, delivery.entry.id)
             before = delivery.entry.id
+
+    def _note_gap(self, partition: int, before: EventId, after: EventId) -> None:
+        self._metrics.gaps.inc()
+        log.error(
+            "events are missing in a stream",
+            partition=partition,
+            after=str(before),
+            found=str(after),
+        )
 
     def _forget(self, partitions: frozenset[int]) -> None:
         for partition in partitions:
             self._share.applied.pop(partition, None)
+            self._torn.discard(partition)
 
     async def _back_off(self, error: LedgerError, stop: asyncio.Event) -> None:
         """Forget what was read: the ledger's checkpoints say what of it was applied."""

@@ -11,7 +11,6 @@ from sharding.coordinator import DueOrders
 from sharding.errors import StockUnavailableError
 from sharding.ordering import PARKED
 from worker.metrics import WorkerMetrics
-from worker.share import Share
 from worker.waiting import wait_until
 
 TICK_S = 0.25
@@ -31,13 +30,24 @@ class DueOrdersOf(Protocol):
     async def look_after(self, partition: int, due: DueOrders) -> Mapping[str, int]: ...
 
 
+class CaredFor(Protocol):
+    """What of `Shares` a sweep needs."""
+
+    @property
+    def is_leased(self) -> bool: ...
+    @property
+    def owned(self) -> frozenset[int]: ...
+    @property
+    def readable(self) -> list[int]: ...
+
+
 class Expiry:
     """Sweeps the partitions of the share; one that hangs delays no other.
 
     Two workers may sweep one partition for a moment, when a lease moves: an order is decided once.
     """
 
-    def __init__(self, share: Share, orders: DueOrdersOf, metrics: WorkerMetrics) -> None:
+    def __init__(self, share: CaredFor, orders: DueOrdersOf, metrics: WorkerMetrics) -> None:
         self._share = share
         self._orders = orders
         self._metrics = metrics

@@ -1,25 +1,26 @@
-"""Upkeep of the share's partitions: opening, records, trimming, and the figures that show it."""
+"""Upkeep of the partitions: opening, records, trimming, and the figures that show it."""
 
 import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 
+from ledger.agreement import ANSWER_S
+from ledger.checkpoints import Checkpoints
 from ledger.errors import LedgerError
 from ledger.failpoints import Failpoints
 from ledger.openings import Openings
+from ledger.servers import PerServer, together
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
-from sharding.partitions import PartitionHead, Partitions
-from worker.drain import LEDGER
+from sharding.partitions import Checkpoint, PartitionHead, Partitions
 from worker.freezes import PartitionFreezes
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
-from worker.share import Share
-from worker.upkeep import LedgerUpkeep
+from worker.share import Share, Shares
 from worker.waiting import wait_until
 
 TICK_S = 1.0
@@ -32,25 +33,29 @@ log = structlog.get_logger()
 
 
 class Keeper:
-    """Looks at every partition of the share once a second."""
+    """Looks once a second at every partition of which this worker serves a stream.
+
+    What concerns the partition and not one of its streams is done for those that the worker cares for.
+    """
 
     def __init__(
         self,
-        share: Share,
+        shares: Shares,
         partitions: Partitions,
         openings: Openings,
-        freezes: PartitionFreezes,
-        upkeep: LedgerUpkeep,
+        checkpoints: PerServer[Checkpoints],
+        freezes: PerServer[PartitionFreezes],
         settings: WorkerSettings,
         metrics: WorkerMetrics,
         failpoints: Failpoints,
     ) -> None:
-        self._share = share
+        self._shares = shares
         self._partitions = partitions
         self._openings = openings
+        """The first MySQL server counts them; opening needs all of them."""
+        self._checkpoints = checkpoints
         self._freezes = freezes
         self._latest: dict[int, int] = {}
-        self._upkeep = upkeep
         self._settings = settings
         self._metrics = metrics
         self._failpoints = failpoints
@@ -58,71 +63,77 @@ class Keeper:
         self._away: dict[int, str] = {}
         self._housekeeping_due_s = 0.0
         self._reasons: set[str] = set()
-        self._behind: set[int] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
         while not stop.is_set():
-            if self._share.is_leased:
+            if self._shares.is_leased:
                 await self._tick()
             else:
                 await self._watch()
             await wait_until(stop, TICK_S)
 
     async def _tick(self) -> None:
-        owned = sorted(self._share.owned)
+        served, owned = sorted(self._shares.served), self._shares.owned
         self._refusals = {each: self._refusals[each] for each in owned if each in self._refusals}
-        await self._learn_openings()
-        self._behind.clear()
-        fenced = await asyncio.gather(*(self._look(partition) for partition in owned))
-        self._show_fenced(Counter(reason for reason in fenced if reason))
-        self._metrics.behind.set(len(self._behind))
+        await self._learn_openings(served)
+        reasons = await asyncio.gather(*(self._look(partition) for partition in served))
+        fenced = [why for each, why in zip(served, reasons, strict=True) if why and each in owned]
+        self._show_fenced(Counter(fenced))
         if time.monotonic() >= self._housekeeping_due_s:
             self._housekeeping_due_s = time.monotonic() + HOUSEKEEPING_EVERY_S
-            await asyncio.gather(*(self._tidy(partition) for partition in owned))
-            await self._upkeep.tidy(self._share.owned)
+            await asyncio.gather(*(self._tidy(partition) for partition in served))
 
     async def _watch(self) -> None:
-        """The ledger is away, and the leases with it: show how far the last known share is behind."""
-        self._behind.clear()
-        await asyncio.gather(*(self._look_only(partition) for partition in self._share.owned))
-        self._metrics.behind.set(len(self._behind))
+        """The ledger is away, and the leases with it: show how far the last known shares are behind."""
+        await asyncio.gather(*(self._look_only(partition) for partition in self._shares.served))
 
     async def _look_only(self, partition: int) -> None:
         with contextlib.suppress(StockUnavailableError):  # said once there is a lease again
-            self._show_lag(partition, await self._partitions.head(partition))
+            self._show(partition, await self._partitions.head(partition))
 
-    async def _learn_openings(self) -> None:
-        with contextlib.suppress(LedgerError):  # said by the drain; what is known still holds
-            self._latest = dict(await self._openings.latest(self._share.owned))
+    async def _learn_openings(self, partitions: Sequence[int]) -> None:
+        # A failure is said by the drain; what is known still holds.
+        with contextlib.suppress(LedgerError, TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                self._latest |= await self._openings.latest(partitions)
 
     async def _look(self, partition: int) -> str:
         """Open a partition if it is not; returns why it is not open after that, '' if it is."""
         try:
             opening = self._latest.get(partition, 0)
             head = await self._partitions.head(partition, opening=opening)
-            if not head.is_open:
+            if not head.is_open and partition in self._shares.owned:
                 head = await self._reopened(partition, head)
             if head.is_open:
                 await self._note_applied(partition, head)
         except StockUnavailableError as error:
-            self._share.lose(partition, error)
+            self._shares.found(partition, is_open=False)
+            self._metrics.redis_failures.labels(error.reason.value).inc()
             self._note_away(partition, error)
             return AWAY
         self._away.pop(partition, None)
-        self._share.found(partition, is_open=head.is_open)
-        self._show_lag(partition, head)
+        self._shares.found(partition, is_open=head.is_open)
+        self._show(partition, head)
         return head.reason
+
+    def _show(self, partition: int, head: PartitionHead) -> None:
+        for share in self._shares.all:
+            share.show(partition, head.stream(share.place.index), time.time())
 
     async def _note_applied(self, partition: int, head: PartitionHead) -> None:
         """Also after a failover that lost the last word of it. What fails is said again in a moment."""
-        applied = self._share.applied.get(partition)
-        if applied is None or (head.applied is not None and head.applied >= applied.id.number):
-            return
-        try:
-            await self._partitions.note_applied(partition, applied.id)
-        except StockUnavailableError as error:
-            self._metrics.redis_failures.labels(error.reason.value).inc()
+        for share in self._shares.all:
+            applied, known = (
+                has_applied(share, partition, head),
+                head.stream(share.place.index).applied,
+            )
+            if applied is None or (known is not None and known >= applied.number):
+                continue
+            try:
+                await self._partitions.note_applied(partition, applied, ledger=share.place.index)
+            except StockUnavailableError as error:
+                self._metrics.redis_failures.labels(error.reason.value).inc()
 
     def _note_away(self, partition: int, error: StockUnavailableError) -> None:
         """Said once per partition until it answers or the reason changes."""
@@ -136,19 +147,24 @@ class Keeper:
         if time.monotonic() < refusal.until_s:
             return head
         try:
-            await self._freezes.apply(partition)
-            opening = await self._openings.begin(partition, above=head.generation)
-            opened = await self._partitions.open(
-                partition, [opening.checkpoint], opening=opening.generation
-            )
-        except LedgerError:
-            return head  # the drain has said that the ledger is away
+            async with asyncio.timeout(ANSWER_S):
+                await together([each.apply(partition) for each in self._freezes.all])
+                opening, checkpoints = await self._issued(partition, head)
+            opened = await self._partitions.open(partition, checkpoints, opening=opening)
+        except (LedgerError, TimeoutError):
+            return head  # the drain has said which server of the ledger is away
         except NotOpenableError as error:
             self._note_refusal(partition, refusal, str(error))
             return head
         self._refusals.pop(partition, None)
         log.info("partition opened", partition=partition, reason=head.reason)
         return opened
+
+    async def _issued(self, partition: int, head: PartitionHead) -> tuple[int, list[Checkpoint]]:
+        """A generation for one attempt, and what each MySQL server has applied."""
+        opening = await self._openings.begin(partition, above=head.generation)
+        found = await together([each.of({partition}) for each in self._checkpoints.all[1:]])
+        return opening.generation, [opening.checkpoint, *(each[partition] for each in found)]
 
     def _note_refusal(self, partition: int, refusal: "_Refusal", text: str) -> None:
         """Said once per partition until it is opened or the text changes."""
@@ -158,42 +174,41 @@ class Keeper:
         refusal.again(text, time.monotonic())
 
     async def _tidy(self, partition: int) -> None:
-        trims = self._share.trims.get(partition)  # the partition may be lost in between
-        if trims is None or partition in self._share.away:
-            return
         try:
-            await self._partitions.rotate_records(
-                partition, record_ttl_s=self._settings.record_ttl_s
-            )
-            below = trims.due(time.monotonic())
-            if below is not None:
-                await self._trim(partition, below)
+            if partition in self._shares.readable:
+                await self._partitions.rotate_records(
+                    partition, record_ttl_s=self._settings.record_ttl_s
+                )
+            for share in self._shares.all:
+                trims = share.trims.get(partition)  # it may be lost at any time
+                below = (
+                    trims.due(time.monotonic()) if trims and partition in share.readable else None
+                )
+                if below is not None:
+                    await self._trim(partition, share.place.index, below)
         except StockUnavailableError as error:
             self._metrics.redis_failures.labels(error.reason.value).inc()
 
-    async def _trim(self, partition: int, below: EventId) -> None:
+    async def _trim(self, partition: int, ledger: int, below: EventId) -> None:
         self._failpoints.hit("worker.before_trim")
-        removed = await self._partitions.trim(partition, ledger=LEDGER, below=below)
+        removed = await self._partitions.trim(partition, ledger=ledger, below=below)
         self._failpoints.hit("worker.after_trim")
         self._metrics.trimmed.inc(removed)
-
-    def _show_lag(self, partition: int, head: PartitionHead) -> None:
-        """While the ledger is away, its own word on how far it is lacks; then the partition's counts."""
-        if head.is_behind:
-            self._behind.add(partition)
-        known = self._share.applied.get(partition)
-        applied = known.id.number if known else head.applied
-        if applied is None or partition not in self._share.lags:
-            return
-        lag, now_s = self._share.lags[partition], time.time()
-        lag.seen(head, applied, now_s)
-        self._metrics.lag_entries.labels(str(partition)).set(lag.entries)
-        self._metrics.lag_seconds.labels(str(partition)).set(lag.seconds(now_s))
 
     def _show_fenced(self, counts: Mapping[str, int]) -> None:
         self._reasons |= counts.keys()
         for reason in self._reasons:
             self._metrics.fenced.labels(reason).set(counts.get(reason, 0))
+
+
+def has_applied(share: Share, partition: int, head: PartitionHead) -> EventId | None:
+    """Up to which event a MySQL server has all of its own: the partition's last one where nothing of its
+    own stream waits; None where the share does not know."""
+    applied = share.applied.get(partition)
+    if applied is None:
+        return None
+    waits = head.stream(share.place.index).last > applied.id
+    return applied.id if waits else EventId(head.generation, head.number)
 
 
 class _Refusal:

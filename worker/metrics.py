@@ -1,14 +1,52 @@
-"""What the worker counts about itself."""
+"""What the worker counts about itself.
+
+Counters are of the process. Gauges of what belongs to one MySQL server have the label `ledger` where
+there are several: its place in the setting, from 0 on.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _ROWS_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
 
 
-class WorkerMetrics:
-    """Counters of one process. Labels: event kinds, partitions and reasons, all from fixed sets."""
+class LedgerGauge:
+    """A gauge of what belongs to one MySQL server, its label the last one where there are several."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, gauge: Gauge, *ledger: str) -> None:
+        self._gauge = gauge
+        self._ledger = ledger
+
+    def set(self, value: float) -> None:
+        """Show the value."""
+        (self._gauge.labels(*self._ledger) if self._ledger else self._gauge).set(value)
+
+    def labels(self, *labels: str) -> Gauge:
+        """The one with these other labels."""
+        return self._gauge.labels(*labels, *self._ledger)
+
+    def remove(self, *labels: str) -> None:
+        """Show the one with these other labels no more."""
+        self._gauge.remove(*labels, *self._ledger)
+
+    def of(self, ledger: str) -> "LedgerGauge":
+        """The same of one server."""
+        return LedgerGauge(self._gauge, ledger)
+
+
+class WorkerMetrics:
+    """Figures of one process. Labels: event kinds, partitions and reasons, all from fixed sets."""
+
+    def __init__(self, registry: CollectorRegistry, *, servers: int = 1) -> None:
+        self._servers = servers
+
+        def of_server(name: str, text: str, labels: Sequence[str] = ()) -> LedgerGauge:
+            names = [*labels, "ledger"] if servers > 1 else labels
+            return LedgerGauge(Gauge(name, text, names, registry=registry))
+
         self.events = Counter(
             "inventory_worker_events_total",
             "Events applied to the ledger, by kind; malformed ones are dead letters",
@@ -32,10 +70,9 @@ class WorkerMetrics:
             ["source"],
             registry=registry,
         )
-        self.ledger_failures_in_a_row = Gauge(
+        self.ledger_failures_in_a_row = of_server(
             "inventory_worker_ledger_failures_in_a_row",
             "Attempts to write events to the ledger that have failed since the last that did not",
-            registry=registry,
         )
         self.redis_failures = Counter(
             "inventory_worker_redis_failures_total",
@@ -53,32 +90,28 @@ class WorkerMetrics:
             "Times that events which had been read were not in the stream any more, as after a failover",
             registry=registry,
         )
-        self.lag_entries = Gauge(
+        self.lag_entries = of_server(
             "inventory_worker_stream_lag_entries",
-            "Events that are in a partition's stream but not in the ledger",
+            "Events that are in a partition's stream but not in the ledger; at most, where there are"
+            " several servers",
             ["partition"],
-            registry=registry,
         )
-        self.lag_seconds = Gauge(
+        self.lag_seconds = of_server(
             "inventory_worker_stream_lag_seconds",
             "For how long the ledger has been behind a partition's stream at most",
             ["partition"],
-            registry=registry,
         )
-        self.behind = Gauge(
+        self.behind = of_server(
             "inventory_worker_partitions_behind",
             "Partitions that sell and hold nothing because too many of their events wait for the ledger",
-            registry=registry,
         )
-        self.below_zero = Gauge(
+        self.below_zero = of_server(
             "inventory_worker_products_below_zero",
             "Products with less than nothing available in the ledger; for long, it is an oversell",
-            registry=registry,
         )
-        self.owned = Gauge(
+        self.owned = of_server(
             "inventory_worker_partitions_owned",
             "Partitions that this worker serves",
-            registry=registry,
         )
         self.fenced = Gauge(
             "inventory_worker_partitions_fenced",
@@ -97,16 +130,14 @@ class WorkerMetrics:
             ["result"],
             registry=registry,
         )
-        self.undos_open = Gauge(
+        self.undos_open = of_server(
             "inventory_worker_undos_open",
             "Second effects in served partitions whose units have not come back",
-            registry=registry,
         )
-        self.outbox_failing = Gauge(
+        self.outbox_failing = of_server(
             "inventory_worker_outbox_failing",
             "Open work on the live stock in served partitions that was put off three times or more",
             ["kind"],
-            registry=registry,
         )
         self.transfers_finished = Counter(
             "inventory_worker_transfers_finished_total",
@@ -119,10 +150,9 @@ class WorkerMetrics:
             ["reason"],
             registry=registry,
         )
-        self.transfers_stuck = Gauge(
+        self.transfers_stuck = of_server(
             "inventory_worker_transfers_stuck",
             "Transfers from served partitions that have been open for more than 10 seconds",
-            registry=registry,
         )
         self.buffer_releases = Counter(
             "inventory_worker_buffer_releases_total",
@@ -130,10 +160,9 @@ class WorkerMetrics:
             ["result"],
             registry=registry,
         )
-        self.buffer_releases_open = Gauge(
+        self.buffer_releases_open = of_server(
             "inventory_worker_buffer_releases_open",
             "Releases of served partitions whose units have not come into the shards",
-            registry=registry,
         )
         self.buffer_units = Counter(
             "inventory_worker_buffer_units_total",
@@ -151,10 +180,9 @@ class WorkerMetrics:
             ["cause", "result"],
             registry=registry,
         )
-        self.layout_changes_open = Gauge(
+        self.layout_changes_open = of_server(
             "inventory_layout_changes_open",
             "Changes of shard counts of this worker's products that have not come to their end",
-            registry=registry,
         )
         self.layout_changes_held_back = Counter(
             "inventory_layout_changes_held_back_total",
@@ -166,10 +194,9 @@ class WorkerMetrics:
             "Units moved between shards to level them",
             registry=registry,
         )
-        self.buffer_sales_untold = Gauge(
+        self.buffer_sales_untold = of_server(
             "inventory_worker_buffer_sales_untold",
             "Requests that were sold from the buffer and whose homes in the live stock do not answer",
-            registry=registry,
         )
         self.orders_swept = Counter(
             "inventory_worker_orders_swept_total",
@@ -187,20 +214,17 @@ class WorkerMetrics:
             "Shards whose counts were told in their stream, to be compared with the ledger's",
             registry=registry,
         )
-        self.audit_success = Gauge(
+        self.audit_success = of_server(
             "inventory_worker_audit_last_success_timestamp_seconds",
             "When every shard of this worker's products was last known to be compared; at first, now",
-            registry=registry,
         )
-        self.drifts_open = Gauge(
+        self.drifts_open = of_server(
             "inventory_worker_drifts_open",
             "Shards of this worker's products that differ from the ledger",
-            registry=registry,
         )
-        self.drift_units = Gauge(
+        self.drift_units = of_server(
             "inventory_worker_drift_units",
             "Units that these shards have elsewhere than the ledger has them",
-            registry=registry,
         )
         self.trips = Counter(
             "inventory_worker_breaker_trips_total",
@@ -208,11 +232,10 @@ class WorkerMetrics:
             ["evidence"],
             registry=registry,
         )
-        self.frozen = Gauge(
+        self.frozen = of_server(
             "inventory_worker_frozen_products",
             "Products of this worker that are frozen, by who has stopped them",
             ["cause"],
-            registry=registry,
         )
         self.orders_lag_seconds = Gauge(
             "inventory_worker_orders_lag_seconds",
@@ -220,3 +243,13 @@ class WorkerMetrics:
             " partitions has not said what is due",
             registry=registry,
         )
+
+    def of(self, server: int) -> Self:
+        """The same figures with the gauges of one MySQL server."""
+        if self._servers == 1:
+            return self
+        own = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, LedgerGauge):
+                setattr(own, name, value.of(str(server)))
+        return own

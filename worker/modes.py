@@ -91,7 +91,9 @@ class Leaving:
     async def _lead_back(self, row: ModeRow) -> None:
         leave = self._leave
         if leave is None or leave.epoch != row.epoch:
-            leave = self._leave = _Leave(row.epoch, time.monotonic())
+            leave = self._leave = _Leave(
+                row.epoch, time.monotonic(), ledger=self._share.place.index
+            )
             log.info("the live stock is back", epoch=row.epoch)
         if not await self._is_drained(leave):
             return
@@ -150,7 +152,9 @@ class Leaving:
 class _Leave:
     """One way back: which partitions are still waited for. Pure: time is passed in."""
 
-    def __init__(self, epoch: int, begun_s: float) -> None:
+    def __init__(self, epoch: int, begun_s: float, *, ledger: int = 0) -> None:
+        """`ledger`: the MySQL server whose products are led back, by its place in the setting."""
+        self._ledger = ledger
         self.epoch = epoch
         self.begun_s = begun_s
         self._goals: dict[int, int] = {}
@@ -170,7 +174,8 @@ class _Leave:
         """Note what partitions and the ledger say. The first goal stays: workers go on writing."""
         for partition, head in heads.items():
             if head is not None and head.is_open:
-                goal = self._goals.setdefault(partition, head.number)
+                last = head.stream(self._ledger).last
+                goal = self._goals.setdefault(partition, last.number)
                 if applied.get(partition, 0) >= goal:
                     self._done.add(partition)
             elif head is None or not (may_open and head.reason == ABOUT_TO_OPEN):

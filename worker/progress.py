@@ -3,7 +3,6 @@
 from collections import deque
 
 from sharding.events import EventId
-from sharding.partitions import PartitionHead
 
 NOTE_EVERY_S = 1.0
 
@@ -35,9 +34,9 @@ class Lag:
         self.entries = 0
         self._behind_since_s: float | None = None
 
-    def seen(self, head: PartitionHead, applied: int, now_s: float) -> None:
-        """Compare a head with the number of the last event that the ledger has."""
-        self.entries = max(0, head.number - applied)
+    def seen(self, last: int, applied: int, now_s: float) -> None:
+        """Compare the numbers of the stream's last event and of the last one that the ledger has."""
+        self.entries = max(0, last - applied)
         if not self.entries:
             self._behind_since_s = None
         elif self._behind_since_s is None:

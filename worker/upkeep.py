@@ -1,6 +1,6 @@
-"""What the ledger forgets after a while, and the figures that are read from it."""
+"""The loop for what the ledger forgets after a while, and the figures that are read from it."""
 
-from collections.abc import Collection
+import asyncio
 
 from ledger.database import Database
 from ledger.engine.records import prune_tombstones
@@ -11,6 +11,11 @@ from ledger.raw_events import RawEvents
 from ledger.untold import UntoldSales
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
+from worker.share import Share
+from worker.waiting import wait_until
+
+EVERY_S = 10.0
+LEASE_LOOK_S = 1.0
 
 
 class LedgerUpkeep:
@@ -18,6 +23,7 @@ class LedgerUpkeep:
 
     def __init__(
         self,
+        share: Share,
         database: Database,
         raw_events: RawEvents,
         events_feed: EventsFeed,
@@ -25,6 +31,7 @@ class LedgerUpkeep:
         settings: WorkerSettings,
         metrics: WorkerMetrics,
     ) -> None:
+        self._share = share
         self._database = database
         self._untold = UntoldSales(database)
         self._raw_events = raw_events
@@ -33,10 +40,18 @@ class LedgerUpkeep:
         self._settings = settings
         self._metrics = metrics
 
-    async def tidy(self, partitions: Collection[int]) -> None:
-        """Once; `partitions` are those of this worker. A ledger that is away is only counted."""
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        while not stop.is_set():
+            if self._share.is_leased:
+                await self._tidy()
+            await wait_until(stop, EVERY_S if self._share.is_leased else LEASE_LOOK_S)
+
+    async def _tidy(self) -> None:
+        """A ledger that is away is only counted."""
+        owned = self._share.owned
         try:
-            await self._raw_events.prune(partitions, older_than_s=self._settings.raw_event_ttl_s)
+            await self._raw_events.prune(owned, older_than_s=self._settings.raw_event_ttl_s)
             await self._events_feed.prune(older_than_s=self._settings.event_ttl_s)
             await prune_tombstones(self._database, older_than_s=self._settings.record_ttl_s)
             await self._untold.prune(older_than_s=self._settings.record_ttl_s)

@@ -10,6 +10,7 @@ from ledger.database import Database, Transaction
 from ledger.metrics import LedgerMetrics
 from ledger.products import JournalKind, Products
 from ledger.settings import parse_url
+from sharding.placement import ledger_of
 
 SHARDS = """\
 SELECT SUM(available), SUM(held), SUM(in_transit), SUM(sold), SUM(loaded)
@@ -47,7 +48,8 @@ class LedgerReading:
 
 async def read_ledger(stack: LocalStack, product_id: int) -> LedgerReading:
     """The product's row, the sums of its shards' rows, and its journal."""
-    database = Database(parse_url(stack.mysql_url), LedgerMetrics(CollectorRegistry()))
+    url = stack.mysql_urls[ledger_of(product_id, len(stack.mysql_urls))]
+    database = Database(parse_url(url), LedgerMetrics(CollectorRegistry()))
     try:
         row = await Products(database).get(product_id)
         available, held, in_transit, sold, loaded = await _shards(database, product_id)

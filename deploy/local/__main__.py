@@ -38,6 +38,9 @@ def options() -> argparse.ArgumentParser:
     )
     run.add_argument("--processes", type=int, default=1, help="processes of the server")
     run.add_argument("--workers", type=int, default=1, help="number of workers")
+    run.add_argument(
+        "--mysql-servers", type=int, default=1, help="share the products out over them"
+    )
     return parser
 
 
@@ -46,7 +49,13 @@ async def run(chosen: argparse.Namespace) -> None:
     stopping = asyncio.Event()
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    async with LocalStack(chosen.dir, base_port=chosen.base_port, engine=chosen.engine) as stack:
+    stack = LocalStack(
+        chosen.dir,
+        base_port=chosen.base_port,
+        mysql_servers=chosen.mysql_servers,
+        engine=chosen.engine,
+    )
+    async with stack:
         await _unless(stopping, _start(stack, chosen))
         if not stopping.is_set():
             await _unless(stopping, _supervise(stack))
@@ -74,7 +83,8 @@ async def _supervise(stack: LocalStack) -> None:
     async with asyncio.TaskGroup() as group:
         for process in [*stack.servers.values(), *stack.workers.values()]:
             group.create_task(keep_running(process), name=f"keep {process.name} running")
-        for process in [stack.database.process, *(node.process for node in stack.redis)]:
+        databases = [database.process for database in stack.databases]
+        for process in [*databases, *(node.process for node in stack.redis)]:
             group.create_task(report_end(process), name=f"watch {process.name}")
 
 

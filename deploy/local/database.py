@@ -27,19 +27,26 @@ GRANT ALL ON `{name}%`.* TO '{user}'@'{host}';
 class Database:
     """The server process, and how to reach it."""
 
-    def __init__(self, programs: Programs, *, port: int, password: str, directory: Path) -> None:
+    def __init__(
+        self, programs: Programs, *, port: int, password: str, directory: Path, number: int = 0
+    ) -> None:
+        """`number`: of several servers in one directory, from 0 on."""
+        name = f"mysql-{number}" if number else "mysql"
         self.port = port
         self.url = f"mysql://{USER}:{password}@{HOST}:{port}/{NAME}"
         self._password = password
         self._programs = programs
         self._directory = directory
         self._logs = directory / "logs"
-        self._data = directory / "mysql"
-        self._init_sql = directory / "init.sql"
+        self._name = name
+        self._data = directory / name
+        # Two servers that share a folder for temporary tables remove each other's at start.
+        self._temporary = directory / f"{name}.tmp"
+        self._init_sql = directory / f"init-{name}.sql"
         self.process = Process(
-            "mysql",
+            name,
             [str(programs.mysql), *self._settings()],
-            log=self._logs / "mysql.log",
+            log=self._logs / f"{name}.log",
             directory=directory,
             ready=self.answers,
         )
@@ -47,7 +54,7 @@ class Database:
     def _settings(self) -> list[str]:
         settings = [
             f"--defaults-file={CONFIG}",  # must come first
-            *_data_settings(self._data),
+            *self._data_settings(self._data),
             f"--bind-address={HOST}",
             f"--port={self.port}",
             # Relative to the data folder: an absolute path may be longer than a socket's may be.
@@ -62,6 +69,7 @@ class Database:
 
     async def start(self) -> None:
         """Make the data folder if there is none, start the server, wait until it answers."""
+        self._temporary.mkdir(exist_ok=True)
         if not self._data.exists():
             await self._initialise()
         self._init_sql.touch(mode=0o600)
@@ -97,12 +105,12 @@ class Database:
 
     async def _initialise(self) -> None:
         """Fill a folder beside the data folder and rename it: a half-made one is never used."""
-        unfinished = self._directory / "mysql.unfinished"
+        unfinished = self._directory / f"{self._name}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         installation = Process(
-            "mysql-initialise",
-            [*self._initialise_command(), *_data_settings(unfinished)],
-            log=self._logs / "mysql-initialise.log",
+            f"{self._name}-initialise",
+            [*self._initialise_command(), *self._data_settings(unfinished)],
+            log=self._logs / f"{self._name}-initialise.log",
             directory=self._directory,
         )
         await installation.start()
@@ -126,10 +134,8 @@ class Database:
             "--skip-test-db",
         ]
 
-
-def _data_settings(folder: Path) -> list[str]:
-    # Two servers that share a folder for temporary tables remove each other's at start.
-    settings = [f"--datadir={folder}", f"--tmpdir={folder.parent}"]
-    if os.geteuid() == 0:
-        settings.append("--user=root")  # it refuses to run as root unless told to
-    return settings
+    def _data_settings(self, folder: Path) -> list[str]:
+        settings = [f"--datadir={folder}", f"--tmpdir={self._temporary}"]
+        if os.geteuid() == 0:
+            settings.append("--user=root")  # it refuses to run as root unless told to
+        return settings

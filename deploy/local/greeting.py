@@ -11,7 +11,7 @@ def greeting(stack: LocalStack, prometheus: Path) -> str:
         "gRPC": stack.grpc_address() if stack.servers else "(not started)",
         "metrics": " ".join(stack.endpoints()["metrics"]) or "(nothing started)",
         "Redis": " ".join(stack.redis_nodes) or "(none: units are sold from MySQL)",
-        "MySQL": stack.mysql_url,
+        "MySQL": " ".join(stack.mysql_urls),
         "logs": str(stack.directory / "logs"),
     }
     lines = ["", "The inventory service runs. Ctrl-C stops it.", ""]

@@ -17,6 +17,7 @@ FIRST_UNPRIVILEGED = 1024
 FIRST_BASE, LAST_BASE = 17_000, 31_900
 
 REDIS_NODES = 6
+MYSQL_SERVERS_MAX = 4
 SERVERS_MAX = 4
 SERVER_PROCESSES_MAX = 8
 WORKERS_MAX = 8
@@ -28,9 +29,9 @@ class Ports:
 
     base: int
 
-    @property
-    def mysql(self) -> int:
-        return self.base
+    def mysql(self, server: int = 0) -> int:
+        assert 0 <= server < MYSQL_SERVERS_MAX
+        return self.base + 6 + server if server else self.base
 
     def redis(self, node: int) -> int:
         return self.base + 1 + node
@@ -57,7 +58,8 @@ class Ports:
 
     def needed(self) -> Iterator[tuple[int, str]]:
         """Every port of the block that something may listen on, and what that is."""
-        yield self.mysql, "MySQL"
+        for server in range(MYSQL_SERVERS_MAX):
+            yield self.mysql(server), f"MySQL server {server + 1}" if server else "MySQL"
         for node in range(REDIS_NODES):
             yield self.redis(node), f"Redis node {node + 1}"
             yield self.redis_bus(node), f"cluster bus of Redis node {node + 1}"

@@ -15,6 +15,7 @@ from deploy.local.errors import StackError
 from deploy.local.folder import Folder
 from deploy.local.ports import (
     HOST,
+    MYSQL_SERVERS_MAX,
     REDIS_NODES,
     SERVER_PROCESSES_MAX,
     SERVERS_MAX,
@@ -44,18 +45,18 @@ MYSQL_GRACE_S = 10.0
 
 
 class LocalStack:
-    """Six Redis nodes and a MySQL server, and any servers and workers that are started on them; with the
+    """Six Redis nodes and MySQL servers, and any servers and workers that are started on them; with the
     engine mysql just MySQL and servers.
 
     ``async with LocalStack() as stack: await stack.start_services()``, from the main thread and on
     one event loop. Everything that it started ends with this process, whatever ends that.
 
-    `redis` (three masters, then their replicas in the same order) and `database` exist from
+    `redis` (three masters, then their replicas in the same order) and `databases` exist from
     `start_services` on; `servers` and `workers` hold what was started, by number.
     """
 
     redis: list[RedisNode]
-    database: Database
+    databases: list[Database]
     ports: Ports
 
     def __init__(
@@ -63,6 +64,7 @@ class LocalStack:
         directory: Path | None = None,
         *,
         base_port: int | None = None,
+        mysql_servers: int = 1,
         programs: Programs | None = None,
         engine: Engine = Engine.REDIS,
     ) -> None:
@@ -70,6 +72,10 @@ class LocalStack:
 
         A directory that was used before brings its data, also to other ports.
         """
+        _check_range(
+            "MySQL servers", mysql_servers, MYSQL_SERVERS_MAX if engine is Engine.REDIS else 1
+        )
+        self._mysql_servers = mysql_servers
         self._directory = directory
         self._base_port = base_port
         self._programs = programs
@@ -101,13 +107,20 @@ class LocalStack:
         self.redis = self._redis_nodes(programs)
         for node in self.redis:
             node.move_neighbours(folder.ports_before or self.ports, self.ports)
-        self.database = Database(
-            programs, port=self.ports.mysql, password=folder.password, directory=folder.path
-        )
+        self.databases = [
+            Database(
+                programs,
+                port=self.ports.mysql(number),
+                password=folder.password,
+                directory=folder.path,
+                number=number,
+            )
+            for number in range(self._mysql_servers)
+        ]
         folder.remember(self.ports)
         self._on_stop.push_async_callback(self._stop_all)
         starts = [start_cluster(self.redis)] if self.redis else []
-        await together(self.database.start(), *starts)
+        await together(*(database.start() for database in self.databases), *starts)
 
     async def migrate(self) -> None:
         """Bring the ledger's tables up to date."""
@@ -176,8 +189,19 @@ class LocalStack:
         return [node.address for node in self.redis]
 
     @property
+    def database(self) -> Database:
+        """The first MySQL server, which is the only one unless there are several."""
+        return self.databases[0]
+
+    @property
     def mysql_url(self) -> str:
-        return self.database.url
+        """Of the first server."""
+        return self.mysql_urls[0]
+
+    @property
+    def mysql_urls(self) -> list[str]:
+        """Of all servers, in the order that the service knows them by."""
+        return [database.url for database in self.databases]
 
     def grpc_address(self, server: int = 0) -> str:
         """`host:port` of a server, whether it runs or not."""
@@ -200,7 +224,7 @@ class LocalStack:
         return {
             **own,
             **self._engine_settings(),
-            "INVENTORY_MYSQL_URLS": self.mysql_url,
+            "INVENTORY_MYSQL_URLS": ",".join(self.mysql_urls),
         }
 
     def endpoints(self) -> dict[str, Any]:
@@ -211,6 +235,7 @@ class LocalStack:
             "console": None,
             "redis": self.redis_nodes,
             "mysql": self.mysql_url,
+            "mysql_servers": self.mysql_urls,
         }
 
     def write_prometheus_config(self) -> Path:
@@ -262,7 +287,7 @@ class LocalStack:
         await _stop(self.servers.values(), grace_s=SERVER_GRACE_S)
         await _stop(self.workers.values(), grace_s=WORKER_GRACE_S)
         await _stop((node.process for node in self.redis), grace_s=REDIS_GRACE_S)
-        await _stop([self.database.process], grace_s=MYSQL_GRACE_S)
+        await _stop((each.process for each in self.databases), grace_s=MYSQL_GRACE_S)
 
 
 async def _stop(processes: Iterable[Process], *, grace_s: float) -> None:

@@ -1,1 +1,1 @@
-SELECT partitions FROM cluster WHERE id = 1
+SELECT partitions, ledgers, ledger_index FROM cluster WHERE id = 1

@@ -1,2 +1,2 @@
-INSERT INTO cluster (id, partitions) VALUES (1, %s)
+INSERT INTO cluster (id, partitions, ledgers, ledger_index) VALUES (1, %s, %s, %s)
 ON DUPLICATE KEY UPDATE id = cluster.id

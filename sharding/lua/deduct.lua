@@ -43,7 +43,7 @@ local call = { product = product, layout = ARGV[4], record_cap = ARGV[5], tombst
   backlog_max = ARGV[7], shard = ARGV[8], partition = ARGV[9], mode = ARGV[10], deadlines = KEYS[10],
   users = KEYS[11] }
 
-local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
+local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2], events_key)
 if not head then return refusal end
 local stock
 stock, refusal = read_stock(stock_key)

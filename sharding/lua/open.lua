@@ -17,6 +17,7 @@
 -- Returns one of
 --   {"done", generation, number}
 --   {"partitions", count}   the cluster was set up with another partition count
+--   {"ledgers", count}      the cluster was set up with another number of ledgers
 --   {"behind", number}      the head is behind a checkpoint
 --   {"anchor", checkpoint}  the entry at a checkpoint is not in the stream, or is another one
 --   {"no_head"}             the ledger knows events of this partition, but it has no head
@@ -26,6 +27,7 @@
 local head_key, partitions, opening = KEYS[1], ARGV[1], tonumber(ARGV[2])
 
 local FIRST_STREAM = 9
+local ledgers = #KEYS - FIRST_STREAM + 1
 
 local function type_is(key, expected)
   local found = redis.call("TYPE", key).ok
@@ -44,10 +46,12 @@ end
 local is_new = redis.call("EXISTS", head_key) == 0
 local head = { key = head_key, generation = 0, number = 0 }
 if not is_new then
-  local values = redis.call("HMGET", head_key, "generation", "number", "partitions", "owner")
+  local values = redis.call("HMGET", head_key, "generation", "number", "partitions", "owner", "ledgers")
   head.generation, head.number = whole(values[1]), whole(values[2])
   if not (head.generation and head.number) then return { "corrupt", "head" } end
   if values[3] ~= partitions then return { "partitions", tonumber(values[3]) or 0 } end
+  if values[5] and values[5] ~= int(ledgers) then return { "ledgers", tonumber(values[5]) or 0 } end
+  if not values[5] and ledgers > 1 then return { "ledgers", 1 } end -- opened before there could be several
   -- A repeat, because the answer was lost: what was opened once under this number stays as it is.
   if head.generation == opening and values[4] == redis.call("CLUSTER", "MYID") then
     redis.call("HINCRBY", head_key, "touches", 1)
@@ -95,6 +99,7 @@ for i = FIRST_STREAM, #KEYS do
 end
 redis.call("HSET", head_key, "owner", owner, "generation", int(head.generation), "number",
   int(head.number), "partitions", partitions)
+redis.call("HSETNX", head_key, "ledgers", int(ledgers))
 redis.call("HSETNX", head_key, "records", "0")
 redis.call("HSETNX", head_key, "records_since_ms", int(now_ms()))
 -- The sentinels: a key that exists is never created in the middle of a slot's migration.

@@ -43,7 +43,7 @@ local call = { product = product, layout = ARGV[4], record_cap = ARGV[5], tombst
   users = KEYS[11] }
 local donor, transfer, quantity = ARGV[11], ARGV[12], ARGV[13]
 
-local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
+local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2], events_key)
 if not head then return refusal end
 local stock
 stock, refusal = read_stock(stock_key)

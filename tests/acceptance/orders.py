@@ -16,6 +16,7 @@ from ledger.database import Database, Transaction
 from ledger.metrics import LedgerMetrics
 from ledger.products import JournalKind
 from ledger.settings import parse_url
+from sharding.placement import ledger_of
 from sharding.settings import StockSettings
 from tests.acceptance.shop import Shop
 from worker.settings import WorkerSettings
@@ -86,7 +87,8 @@ async def read_journal(stack: LocalStack, product_id: int) -> Journal:
         assert letters is not None
         return Journal(found, dead_letters=int(letters[0]))
 
-    database = Database(parse_url(stack.mysql_url), LedgerMetrics(CollectorRegistry()))
+    url = stack.mysql_urls[ledger_of(product_id, len(stack.mysql_urls))]
+    database = Database(parse_url(url), LedgerMetrics(CollectorRegistry()))
     try:
         return await database.transaction(run)
     finally:

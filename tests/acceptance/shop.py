@@ -1,7 +1,7 @@
 """What the acceptance tests drive: a stack, clients of it, and the balance of a product."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import count
 from types import TracebackType
@@ -12,6 +12,7 @@ from deploy.local.process import Process
 from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
 from inventory.client import AsyncInventoryClient, NewProduct, RetryPolicy, Stock
+from sharding.placement import ledger_of
 
 SERVERS = WORKERS = (0, 1)
 OPEN_WITHIN_S = 20.0
@@ -23,10 +24,11 @@ _product_ids = count(1)
 
 
 class Shop:
-    """Two servers, two workers; `clients` has one client a server."""
+    """Two servers, two workers; `clients` has one client a server. `environment` adds settings."""
 
-    def __init__(self, stack: LocalStack) -> None:
+    def __init__(self, stack: LocalStack, environment: Mapping[str, str] | None = None) -> None:
         self.stack = stack
+        self._environment = environment
         self._on_close = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -53,7 +55,7 @@ class Shop:
         """Start everything and wait until every partition takes sales."""
         await self.start_workers()
         for number in SERVERS:
-            await self.stack.start_server(number)
+            await self.start_server(number)
 
         async def all_open() -> bool:
             return all(each.open for each in (await self.caller.get_cluster()).partitions)
@@ -62,13 +64,25 @@ class Shop:
 
     async def start_workers(self) -> None:
         for number in WORKERS:
-            await self.stack.start_worker(number)
+            await self.stack.start_worker(number, environment=self._environment)
+
+    async def start_server(self, number: int) -> None:
+        await self.stack.start_server(number, environment=self._environment)
 
     async def on_sale(
-        self, total: int, *, shards: int = 6, max_per_user: int = 0, buffer_percent: int = 0
+        self,
+        total: int,
+        *,
+        shards: int = 6,
+        max_per_user: int = 0,
+        buffer_percent: int = 0,
+        server: int | None = None,
     ) -> int:
-        """A new product on sale; returns its id."""
-        product_id = next(_product_ids)
+        """A new product on sale, of one MySQL server if that is said; returns its id."""
+        servers = len(self.stack.databases)
+        product_id = next(
+            each for each in _product_ids if server in (None, ledger_of(each, servers))
+        )
         await self.caller.put_product(
             NewProduct(
                 product_id=product_id,

@@ -62,7 +62,7 @@ async def sell_and_record(stack: LocalStack, product_id: int, *, total: int, row
     settings = StockSettings.model_validate({"redis_nodes": nodes, "partitions": PARTITIONS})
     cluster = await Cluster.connect(settings, StockMetrics(CollectorRegistry()))
     try:
-        partitions = Partitions(cluster, partitions=PARTITIONS, ledgers=1)
+        partitions = Partitions(cluster, partitions=PARTITIONS)
         recording = {
             partition: await partitions.read(
                 partition, ledger=0, after=BEFORE_ALL, count=ENTRIES_MAX

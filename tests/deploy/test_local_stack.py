@@ -66,15 +66,16 @@ async def cluster(addresses: list[str]) -> RedisCluster:
 
 
 async def test_the_ready_line_is_documented_and_sigterm_ends_everything(tmp_path: Path) -> None:
-    stack = run_stack(tmp_path, "--services-only", "--json")
+    stack = run_stack(tmp_path, "--services-only", "--json", "--mysql-servers", "2")
     try:
         ready = await ready_line(stack)
-        assert set(ready) == {"grpc", "metrics", "console", "redis", "mysql"}
+        assert set(ready) == {"grpc", "metrics", "console", "redis", "mysql", "mysql_servers"}
         assert ready["grpc"] is None
         assert ready["metrics"] == []
         assert len(ready["redis"]) == 6
         assert ready["mysql"].startswith("mysql://inventory:")
-        assert len(services_in(tmp_path)) == 7
+        assert ready["mysql"] == ready["mysql_servers"][0] != ready["mysql_servers"][1]
+        assert len(services_in(tmp_path)) == 8
         stack.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(stack.wait, GONE_WITHIN_S) == 0
         assert services_in(tmp_path) == []
@@ -198,7 +199,7 @@ def test_a_stack_takes_no_settings_from_the_one_who_starts_it(
 ) -> None:
     monkeypatch.setenv("INVENTORY_PARTITIONS", "24")
     monkeypatch.setattr(LocalStack, "redis_nodes", ["127.0.0.1:1"])
-    monkeypatch.setattr(LocalStack, "mysql_url", "mysql://nobody@127.0.0.1:1/nothing")
+    monkeypatch.setattr(LocalStack, "mysql_urls", ["mysql://nobody@127.0.0.1:1/nothing"])
     of_redis, of_mysql = [
         {name for name in LocalStack(engine=engine).environment() if name.startswith("INVENTORY_")}
         for engine in Engine

@@ -21,8 +21,9 @@ from ledger.metrics import LedgerMetrics
 from ledger.migrate import migrate
 from ledger.modes import claim_for_mysql
 from ledger.products import ProductRow, Products, ProductSettings
+from ledger.servers import PerServer
 from ledger.settings import MysqlUrl, parse_url
-from server.gate import Gate
+from server.gate import Gate, Gates
 from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from sharding.outcomes import Answer, Deduction, Outcome
@@ -73,10 +74,9 @@ async def process(
         record_ttl_s=RECORD_TTL_S,
         event_ttl_s=EVENT_TTL_S,
     )
-    gate = Gate.always_open(stock, Metrics(registry), structlog.get_logger())
-    lifecycle = Lifecycle(
-        stock, Products(database), gate, partitions=1, default_shards=1, has_buffer=False
-    )
+    gates = Gates([Gate.always_open(stock, Metrics(registry), structlog.get_logger())])
+    products = PerServer([Products(database)])
+    lifecycle = Lifecycle(stock, products, gates, partitions=1, default_shards=1, has_buffer=False)
     yield Process(database, stock, orders, expiry, lifecycle, registry)
     await orders.drain()
     await stock.drain()

@@ -360,7 +360,12 @@ async def test_who_had_an_order_released_stands_in_the_journal_of_each_product_o
     (order_id,) = fresh_order_ids(1)
     for reason in ("fraud" * 40, "again"):
         await Holds(database).note_force_release(
-            order_id, user_id=8, product_ids=products[::-1], actor="ann", reason=reason
+            order_id,
+            user_id=8,
+            first_product=min(products),
+            product_ids=products[::-1],
+            actor="ann",
+            reason=reason,
         )
     request_id = request_id_of(order_id, min(products))
     sql = "SELECT actor, available_after FROM inventory_log WHERE product_id = %s"

@@ -199,7 +199,12 @@ async def test_what_came_by_no_stream_tells_of_the_product(
             kind, product_id, request_id=name, quantity=units, reason="counted", actor="Zoë"
         )
     await Holds(database).note_force_release(
-        order_id, user_id=8, product_ids=[product_id], actor="ann", reason="fraud"
+        order_id,
+        user_id=8,
+        first_product=product_id,
+        product_ids=[product_id],
+        actor="ann",
+        reason="fraud",
     )
     rows = await everything(timeline, product_id=product_id)
     assert [(row.kind, row.available_before, row.available_after) for row in rows] == [

@@ -20,10 +20,11 @@ from structlog.testing import LogCapture
 
 from inventory.v1.admin_pb2_grpc import AdminServiceStub
 from inventory.v1.inventory_pb2_grpc import InventoryServiceStub
+from ledger.servers import PerServer
 from server.admin import AdminService
 from server.calls import Calls
 from server.events import EventService, Tail
-from server.gate import Gate, Shut, Stance
+from server.gate import Gate, Gates, Shut, Stance
 from server.holds import HoldService
 from server.intake import Intake
 from server.lifecycle import Lifecycle
@@ -111,18 +112,19 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
     calls = Calls(metrics, logger)
     gate = Gate(stock, Shut(Reason.BUFFER_EMPTY), metrics, logger)
     gate.turn(Stance.LIVE)
+    gates = Gates([gate])
     log.entries.clear()
-    intake = Intake(gate, metrics, items_max=limits.items)
+    intake = Intake(gates, metrics, items_max=limits.items)
     calls.serve(
         INVENTORY,
-        _inventory(stock, products, gate, lives, metrics, limits, intake),
+        _inventory(stock, products, gates, lives, metrics, limits, intake),
         OrderService(cast(Any, orders), intake, GRACE_S, logger),
-        EventService(cast(Any, feed), Tail(cast(Any, feed)), lives),
+        EventService(PerServer([Tail(cast(Any, feed))]), lives),
     )
     calls.serve(
         ADMIN,
-        _admin(stock, products, gate, layouts),
-        HoldService(cast(Any, holds), cast(Any, orders), intake, GRACE_S),
+        _admin(stock, products, gates, layouts),
+        HoldService(PerServer([cast(Any, holds)]), cast(Any, orders), intake, GRACE_S),
     )
     settings = ServerSettings(grpc_calls_max=limits.calls)
     server = grpc_server(settings, calls, health.HealthServicer())
@@ -153,7 +155,7 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
 def _inventory(
     stock: FakeStock,
     products: FakeProducts,
-    gate: Gate,
+    gates: Gates,
     lives: Lives,
     metrics: Metrics,
     limits: Limits,
@@ -161,8 +163,8 @@ def _inventory(
 ) -> InventoryService:
     return InventoryService(
         intake=intake,
-        reader=StockReader(cast(Any, stock), cast(Any, products), gate),
-        resolver=Resolver(cast(Any, stock), cast(Any, products), gate),
+        reader=StockReader(cast(Any, stock), PerServer([cast(Any, products)]), gates),
+        resolver=Resolver(cast(Any, stock), PerServer([cast(Any, products)]), gates),
         lives=lives,
         metrics=metrics,
         batches_max=limits.batches,
@@ -171,14 +173,14 @@ def _inventory(
 
 
 def _admin(
-    stock: FakeStock, products: FakeProducts, gate: Gate, layouts: FakeLayouts
+    stock: FakeStock, products: FakeProducts, gates: Gates, layouts: FakeLayouts
 ) -> AdminService:
-    fake = cast(Any, products)
+    fake = PerServer([cast(Any, products)])
     return AdminService(
         products=fake,
-        lifecycle=Lifecycle(cast(Any, stock), fake, gate, partitions=PARTITIONS, default_shards=6),
+        lifecycle=Lifecycle(cast(Any, stock), fake, gates, partitions=PARTITIONS, default_shards=6),
         buffers=cast(Any, None),
-        resharding=Resharding(cast(Any, layouts), partitions=PARTITIONS),
+        resharding=Resharding(PerServer([cast(Any, layouts)]), partitions=PARTITIONS),
         overview=cast(Any, None),
         partitions=PARTITIONS,
         close_wait_s_max=5,

@@ -72,7 +72,13 @@ async def test_a_release_by_force_is_told_to_the_journal_for_each_product(
     ((order_id, note),) = service.holds.notes
     assert (order_id, note) == (
         5,
-        {"user_id": 9, "product_ids": [1, 2], "actor": "ops", "reason": "stuck"},
+        {
+            "user_id": 9,
+            "first_product": 1,
+            "product_ids": [1, 2],
+            "actor": "ops",
+            "reason": "stuck",
+        },
     )
 
 

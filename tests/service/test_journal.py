@@ -26,6 +26,7 @@ from ledger.journal import Journal
 from ledger.letter_retries import LetterRetries
 from ledger.migrate import migrate
 from ledger.products import JournalKind, Products
+from ledger.servers import PerServer
 from ledger.settings import parse_url
 from ledger.timeline import Timeline
 from server.calls import Calls
@@ -77,8 +78,12 @@ async def database(services: LocalStack) -> AsyncIterator[Database]:
 @pytest.fixture
 async def admin(database: Database) -> AsyncIterator[Any]:
     calls = Calls(Metrics(CollectorRegistry()), structlog.get_logger())
-    retries = LetterRetries(database, Failpoints({}))
-    calls.serve(ADMIN, JournalService(DeadLetters(database), retries, Timeline(database)))
+    service = JournalService(
+        PerServer([DeadLetters(database)]),
+        PerServer([LetterRetries(database, Failpoints({}))]),
+        PerServer([Timeline(database)]),
+    )
+    calls.serve(ADMIN, service)
     settings = ServerSettings()
     server = grpc_server(settings, calls, health.HealthServicer())
     port = listen(server, "127.0.0.1:0", settings)

@@ -14,7 +14,7 @@ from inventory.v1.inventory_pb2 import (
     StreamDeductRequest,
 )
 from server.metrics import Metrics
-from server.streams import Ending, Lives
+from server.streams import Ending, Lives, sent
 from tests.service.conftest import (
     CALL_S,
     PRODUCT,
@@ -171,3 +171,29 @@ class TestNumber:
         assert error.code() is StatusCode.RESOURCE_EXHAUSTED
         await first.done_writing()
         assert await first.read() is grpc.aio.EOF
+
+
+async def test_a_message_under_way_is_written_whole_though_the_stream_s_time_is_over() -> None:
+    lives = Lives(Metrics(CollectorRegistry()), age_s_max=60, streams_max=1)
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    written = []
+
+    async def write() -> None:
+        begun.set()
+        await may_end.wait()
+        written.append("message")
+
+    async def stream() -> Ending | None:
+        async with lives.bounded() as life:
+            await sent(write())
+        return life.ending
+
+    running = asyncio.create_task(stream())
+    await begun.wait()
+    lives.drain()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not running.done()
+    may_end.set()
+    assert await running is Ending.DRAINING
+    assert written == ["message"]

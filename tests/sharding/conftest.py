@@ -43,7 +43,7 @@ async def cluster(services: LocalStack, metrics: StockMetrics) -> AsyncIterator[
 @pytest.fixture(scope="session")
 async def partitions(cluster: Cluster) -> Partitions:
     """All partitions, open."""
-    all_of_them = Partitions(cluster, partitions=cluster.settings.partitions, ledgers=1)
+    all_of_them = Partitions(cluster, partitions=cluster.settings.partitions)
     await asyncio.gather(
         *(_open_if_shut(all_of_them, i) for i in range(cluster.settings.partitions))
     )

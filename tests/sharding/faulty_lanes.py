@@ -136,9 +136,14 @@ class FaultyCluster(Cluster):
     """A process's view of the cluster, over faulty lanes."""
 
     def __init__(
-        self, settings: StockSettings, metrics: StockMetrics, topology: RedisCluster
+        self,
+        settings: StockSettings,
+        metrics: StockMetrics,
+        topology: RedisCluster,
+        *,
+        ledgers: int = 1,
     ) -> None:
-        super().__init__(settings, metrics, topology)
+        super().__init__(settings, metrics, topology, ledgers=ledgers)
         self.faults = Faults()
 
     def _lane(self, node: Node, kind: LaneKind) -> Lane:

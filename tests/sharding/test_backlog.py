@@ -40,7 +40,7 @@ async def cluster(services: LocalStack, metrics: StockMetrics) -> AsyncIterator[
 
 @pytest.fixture(scope="module")
 async def partitions(cluster: Cluster) -> Partitions:
-    found = Partitions(cluster, partitions=PARTITIONS, ledgers=1)
+    found = Partitions(cluster, partitions=PARTITIONS)
     opening = (found.open(i, [NOTHING_APPLIED], opening=1) for i in range(PARTITIONS))
     await asyncio.gather(*opening)
     return found
@@ -86,8 +86,9 @@ class Sale:
 
     async def backlog(self, shard: int = 0) -> int:
         head = await self._partitions.head(self.homes[shard])
-        assert head.applied is not None
-        return head.number - head.applied
+        applied = head.stream(0).applied
+        assert applied is not None
+        return head.number - applied
 
     async def apply_all_but(self, waiting: int, shard: int = 0) -> None:
         """The ledger catches up."""
@@ -149,13 +150,13 @@ async def test_a_refusal_writes_nothing(sale: Sale) -> None:
 
 async def test_the_head_says_that_it_is_behind(sale: Sale, partitions: Partitions) -> None:
     (home,) = sale.homes
-    assert not (await partitions.head(home)).is_behind
+    assert not (await partitions.head(home)).stream(0).is_behind
     await sale.fall_behind()
-    assert (await partitions.head(home)).is_behind
+    assert (await partitions.head(home)).stream(0).is_behind
     await sale.apply_all_but(LIMIT - 1)
-    assert (await partitions.head(home)).is_behind
+    assert (await partitions.head(home)).stream(0).is_behind
     await sale.apply_all_but(0)
-    assert not (await partitions.head(home)).is_behind
+    assert not (await partitions.head(home)).stream(0).is_behind
 
 
 async def test_without_a_word_of_a_worker_there_is_no_limit(sale: Sale) -> None:

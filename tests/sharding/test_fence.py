@@ -38,7 +38,7 @@ async def impatient(services: LocalStack) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def partitions(impatient: Cluster) -> Partitions:
-    return Partitions(impatient, partitions=PARTITIONS, ledgers=1)
+    return Partitions(impatient, partitions=PARTITIONS)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_a_new_process_is_not_obeyed_where_a_partition_has_gone_back_behin
     services: LocalStack, partitions: Partitions, impatient: Cluster, opened: int
 ) -> None:
     fresh = await Cluster.connect(impatient.settings, StockMetrics(CollectorRegistry()))
-    seen_by_fresh = Partitions(fresh, partitions=PARTITIONS, ledgers=1)
+    seen_by_fresh = Partitions(fresh, partitions=PARTITIONS)
     entry = await newest(partitions, opened)
     assert (await seen_by_fresh.head(opened)).is_open
     ahead = Checkpoint(EventId(entry.id.generation, entry.id.number + 1), "")
@@ -133,7 +133,7 @@ async def test_a_cluster_that_was_not_there_at_the_start_is_found_later(
     late = Cluster.unconnected(impatient.settings, StockMetrics(CollectorRegistry()))
     assert not late.masters()
     await eventually(late.masters)
-    found = Partitions(late, partitions=PARTITIONS, ledgers=1)
+    found = Partitions(late, partitions=PARTITIONS)
     assert (await found.head(opened)).is_open
     await late.close()
 
@@ -187,7 +187,7 @@ async def test_an_entry_above_the_head_shuts_the_partition_until_it_is_opened_ab
 async def test_another_partition_count_than_the_clusters_is_named(
     impatient: Cluster, opened: int
 ) -> None:
-    mistaken = Partitions(impatient, partitions=PARTITIONS // 2, ledgers=1)
+    mistaken = Partitions(impatient, partitions=PARTITIONS // 2)
     with pytest.raises(PartitionCountError, match=f"INVENTORY_PARTITIONS={PARTITIONS}"):
         await mistaken.head(opened)
     with pytest.raises(PartitionCountError, match=f"INVENTORY_PARTITIONS={PARTITIONS}"):

@@ -94,7 +94,7 @@ class Process:
         self.cluster = SimulatedCluster(world, self)
         self.stock = Stock(self.cluster, world.equipment.metrics)
         self.orders = Orders(self.stock, self.cluster, grace_s=world.grace_s)
-        self.partitions = Partitions(self.cluster, partitions=PARTITIONS, ledgers=1)
+        self.partitions = Partitions(self.cluster, partitions=PARTITIONS)
         # A dict keeps the order that a set of tasks would not have.
         self._tasks: dict[asyncio.Task[Any], None] = {}
 

@@ -5,7 +5,8 @@ import pytest
 from ledger.sales_mode import Mode
 from server.gate import Stance
 from server.modes import stance_of
-from sharding.partitions import PartitionHead
+from sharding.events import EventId
+from sharding.partitions import UNKNOWN_STREAM, PartitionHead
 from worker.modes import _Leave
 
 SHUT = PartitionHead(is_open=False, reason="NO_HEAD", generation=0, number=0, partitions=0)
@@ -13,7 +14,8 @@ MOVED = SHUT._replace(reason="NEW_OWNER", number=9)
 
 
 def open_at(number: int) -> PartitionHead:
-    return PartitionHead(is_open=True, reason="", generation=1, number=number, partitions=3)
+    stream = UNKNOWN_STREAM._replace(last=EventId(1, number))
+    return PartitionHead(True, "", generation=1, number=number, partitions=3, streams=[stream])
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from ledger.errors import LedgerUnavailableError
+from ledger.servers import PerServer
 from server import demand
 from server.demand import HALF_LIFE_S, PRODUCTS_MAX, DemandReporter, Rates
 from server.metrics import Metrics
@@ -77,7 +78,10 @@ async def test_a_ledger_that_is_away_misses_reports_and_nothing_else(
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     registry, ledger, ended = CollectorRegistry(), FakeDemand(), asyncio.Event()
     reporter = DemandReporter(
-        cast(Any, FakeStock()), cast(Any, ledger), Metrics(registry), hot_rate_per_s=20_000
+        cast(Any, FakeStock()),
+        PerServer([cast(Any, ledger)]),
+        Metrics(registry),
+        hot_rate_per_s=20_000,
     )
     ledger.away = True
     running = asyncio.create_task(reporter.run(ended))

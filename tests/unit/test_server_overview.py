@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from ledger.servers import PerServer
 from server import overview
 from server.overview import Overview
 from sharding.errors import PartitionCountError, StockUnavailableError
@@ -35,7 +36,7 @@ class Redis:
 
 def overview_of(*answers: PartitionHead | Exception | None) -> Overview:
     redis = cast(Any, Redis(*answers))
-    return Overview(redis, redis, cast(Any, None), cast(Any, None))
+    return Overview(redis, redis, PerServer([]))
 
 
 async def test_masters_that_are_silent_or_away_delay_nothing(

@@ -163,7 +163,7 @@ async def world(services: LocalStack) -> AsyncIterator[World]:
         environment=environment,
         mysql=url,
         cluster=cluster,
-        partitions=Partitions(cluster, partitions=PARTITIONS, ledgers=1),
+        partitions=Partitions(cluster, partitions=PARTITIONS),
         stock=stock,
         database=database,
         products=Products(database),

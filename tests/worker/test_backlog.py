@@ -66,7 +66,7 @@ async def elsewhere(world: World, product_id: int) -> int:
 def knows_all(world: World, partition: int) -> Callable[[], object]:
     async def is_told() -> bool:
         head = await world.partitions.head(partition)
-        return head.applied == head.number
+        return head.stream(0).applied == head.number
 
     return is_told
 

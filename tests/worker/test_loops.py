@@ -20,11 +20,12 @@ from ledger.migrate import migrate
 from ledger.openings import Openings
 from ledger.products import Products
 from ledger.raw_events import RawEvents
+from ledger.servers import PerServer
 from ledger.service_events import Notice, ServiceEventKind, publish
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
 from sharding.outcomes import Reason
-from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, PartitionHead
+from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, PartitionHead, StreamState
 from tests.ledger.conftest import (
     create_database,
     fetch,
@@ -41,7 +42,7 @@ from worker.freezes import PartitionFreezes
 from worker.keeper import Keeper
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
-from worker.share import Share
+from worker.share import Share, Shares
 from worker.upkeep import LedgerUpkeep
 
 PARTITIONS = 4
@@ -75,15 +76,10 @@ class FakePartitions:
         reason = "NEW_OWNER" if partition in self.closed else ""
         if not reason and stream.generation < opening:
             reason = "WENT_BACK"
-        return PartitionHead(
-            not reason,
-            reason,
-            stream.generation,
-            stream.number,
-            PARTITIONS,
-            self.applied.get(partition),
-            partition in self.behind,
-        )
+        last = EventId(stream.generation, stream.number)
+        applied, is_behind = self.applied.get(partition), partition in self.behind
+        state = StreamState(last, applied, is_behind=is_behind)
+        return PartitionHead(not reason, reason, *last, PARTITIONS, [state])
 
     async def read(self, partition: int, *, ledger: int, after: EventId, count: int) -> list[Entry]:
         self.read_attempts += 1
@@ -102,7 +98,7 @@ class FakePartitions:
             raise StockUnavailableError(Reason.NOT_REPLICATED, f"p{partition}")
         return partition not in self.without_the_last
 
-    async def note_applied(self, partition: int, applied: EventId) -> None:
+    async def note_applied(self, partition: int, applied: EventId, *, ledger: int) -> None:
         self.notes += 1
         self._reach(partition)
         self.applied[partition] = applied.number
@@ -143,21 +139,23 @@ class Bench:
             failpoints,  # type: ignore[arg-type]
         )
         self.keeper = Keeper(
-            self.share,
+            Shares([self.share]),
             partitions,  # type: ignore[arg-type]
             Openings(database),
-            PartitionFreezes(Freezes(database), cast(Any, None)),
-            LedgerUpkeep(
-                database,
-                RawEvents(database),
-                EventsFeed(database),
-                Products(database),
-                settings,
-                metrics,
-            ),
+            PerServer([checkpoints]),
+            PerServer([PartitionFreezes(Freezes(database), cast(Any, None))]),
             settings,
             metrics,
             failpoints,
+        )
+        self.upkeep = LedgerUpkeep(
+            self.share,
+            database,
+            RawEvents(database),
+            EventsFeed(database),
+            Products(database),
+            settings,
+            metrics,
         )
         self.share.lease(frozenset(range(PARTITIONS)), float("inf"))
 
@@ -167,6 +165,7 @@ class Bench:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.drain.run(stop))
             tasks.create_task(self.keeper.run(stop))
+            tasks.create_task(self.upkeep.run(stop))
             try:
                 yield
             finally:
@@ -335,7 +334,7 @@ async def test_a_partition_that_cannot_be_told_so_is_read_all_the_same(
 ) -> None:
     bench = Bench(database, partitions)
 
-    async def refuse(_partition: int, _applied: EventId) -> None:
+    async def refuse(_partition: int, _applied: EventId, *, ledger: int) -> None:
         raise StockUnavailableError(Reason.NOT_EXECUTED, "no replica")
 
     monkeypatch.setattr(partitions, "note_applied", refuse)

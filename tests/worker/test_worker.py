@@ -210,7 +210,7 @@ async def caught_up(worker: object) -> bool:
         ({"POLL_MS_MAX": "soon"}, "INVENTORY_POLL_MS_MAX"),
         ({"METRICS_ADDRESS": "nowhere"}, "INVENTORY_METRICS_ADDRESS"),
         ({"FAILPOINTS": "worker.after_read=explode"}, "INVENTORY_FAILPOINTS"),
-        ({"MYSQL_URLS": "mysql://u@h/a,mysql://u@h/b"}, "more than one MySQL server"),
+        ({"MYSQL_URLS": "mysql://u:p@h/a,mysql://v@h:3306/a"}, "names h:3306/a twice"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

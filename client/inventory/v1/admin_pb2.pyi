@@ -733,7 +733,7 @@ class ListHoldsResponse(_message.Message):
     """The after_id of the next page; 0: this was the last."""
     @_builtins.property
     def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hold]:
-        """The holds, oldest first."""
+        """The holds, oldest first; where the ledger has several MySQL servers, those of each of them."""
 
     def __init__(
         self,
@@ -1646,7 +1646,7 @@ class Partition(_message.Message):
     event_number: _builtins.int
     """The number of its last event."""
     backlog: _builtins.int
-    """Events that are not in the ledger yet."""
+    """Events that are not in the ledger yet; at most so many, where the ledger has several MySQL servers."""
     def __init__(
         self,
         *,

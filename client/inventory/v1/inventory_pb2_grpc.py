@@ -290,7 +290,8 @@ class InventoryServiceServicer:
 
     def WatchEvents(self, request, context):
         """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
-        ledger, which is for each product the order in which it happened at each of its shards.
+        ledger, which is for each product the order in which it happened at each of its shards. Where the ledger
+        has several MySQL servers, events of products of different ones may come in any order.
 
         Events are kept for INVENTORY_EVENT_TTL_S (a week by default). OUT_OF_RANGE, reason CURSOR_TOO_OLD:
         events after the cursor are not kept any more, at the begin or because the caller reads too slowly.

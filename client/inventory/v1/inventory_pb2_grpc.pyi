@@ -99,7 +99,8 @@ class InventoryServiceStub:
     """Reads many orders at once; the same is said of each."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_inventory_pb2.WatchEventsRequest, _inventory_pb2.WatchEventsResponse]
     """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
-    ledger, which is for each product the order in which it happened at each of its shards.
+    ledger, which is for each product the order in which it happened at each of its shards. Where the ledger
+    has several MySQL servers, events of products of different ones may come in any order.
 
     Events are kept for INVENTORY_EVENT_TTL_S (a week by default). OUT_OF_RANGE, reason CURSOR_TOO_OLD:
     events after the cursor are not kept any more, at the begin or because the caller reads too slowly.
@@ -175,7 +176,8 @@ class InventoryServiceAsyncStub(InventoryServiceStub):
     """Reads many orders at once; the same is said of each."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_inventory_pb2.WatchEventsRequest, _inventory_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
-    ledger, which is for each product the order in which it happened at each of its shards.
+    ledger, which is for each product the order in which it happened at each of its shards. Where the ledger
+    has several MySQL servers, events of products of different ones may come in any order.
 
     Events are kept for INVENTORY_EVENT_TTL_S (a week by default). OUT_OF_RANGE, reason CURSOR_TOO_OLD:
     events after the cursor are not kept any more, at the begin or because the caller reads too slowly.
@@ -362,7 +364,8 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inventory_pb2.WatchEventsResponse], _abc.AsyncIterator[_inventory_pb2.WatchEventsResponse]]:
         """Tells what happened to orders and products, from a cursor on: at least once, in the order of the
-        ledger, which is for each product the order in which it happened at each of its shards.
+        ledger, which is for each product the order in which it happened at each of its shards. Where the ledger
+        has several MySQL servers, events of products of different ones may come in any order.
 
         Events are kept for INVENTORY_EVENT_TTL_S (a week by default). OUT_OF_RANGE, reason CURSOR_TOO_OLD:
         events after the cursor are not kept any more, at the begin or because the caller reads too slowly.

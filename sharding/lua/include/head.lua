@@ -1,9 +1,10 @@
 -- The fence: a partition obeys only on the node that it was opened on, and only while its event number
 -- has not gone back behind what the caller has seen. A promoted, emptied or rolled-back node fails this.
 --
--- Fields of a head: owner, generation, number, partitions, records, records_since_ms, touches, and
---   applied   number of the last event that the ledger is known to have; missing: nobody has said so yet
+-- Fields of a head: owner, generation, number, partitions, ledgers, records, records_since_ms, touches, and
+--   applied   number up to which the ledger is known to have all of its events; missing: nobody has said so yet
 --   behind    1: the ledger was behind by the limit and has not caught up by half of it since
+-- of the first ledger, and applied:1, behind:1 … of the others.
 
 local function int(number)
   return string.format("%.0f", number)
@@ -37,9 +38,18 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The head as a table, or nil and the refusal.
-local function read_head(key, seen_generation, seen_number)
-  local values = redis.pcall("HMGET", key, "owner", "generation", "number", "records", "applied", "behind")
+-- The name of a field that a head has for the ledger of each stream.
+local function of_ledger(field, events_key)
+  local ledger = string.match(events_key, ":(%d+)$")
+  if ledger == "0" then return field end
+  return field .. ":" .. ledger
+end
+
+-- The head as a table, or nil and the refusal. How far the ledger is, is said of that of one stream.
+local function read_head(key, seen_generation, seen_number, events_key)
+  local applied, behind = "applied", "behind"
+  if events_key then applied, behind = of_ledger(applied, events_key), of_ledger(behind, events_key) end
+  local values = redis.pcall("HMGET", key, "owner", "generation", "number", "records", applied, behind)
   if values.err then return nil, { "corrupt", "head" } end
   if not values[1] then return nil, { "fenced", "NO_HEAD" } end
   if values[1] ~= redis.call("CLUSTER", "MYID") then return nil, { "fenced", "NEW_OWNER" } end
