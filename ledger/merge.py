@@ -180,6 +180,7 @@ def _only(event: Event, request_id: str) -> Event:
         event,
         sales=_last_of(event.sales, request_id),
         holds=_last_of(event.holds, request_id),
+        refused=(),
         ends=_last_of(event.ends, request_id),
         decisions=(),
     )

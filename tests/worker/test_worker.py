@@ -190,7 +190,7 @@ async def test_a_deleted_stream_is_told_and_stops_nothing(
     assert row.sold_count == await opened.journal_rows(product_id)
     assert 0 < lost <= 150
     assert second.said("events are missing in a stream")
-    assert second.said("live stock and ledger differ")
+    assert second.said("ledger and stream differ")
 
 
 async def caught_up(worker: object) -> bool:
