@@ -69,6 +69,16 @@ class Group(NamedTuple):
             return False
         return any(r.attempt != 1 and not is_retake(r.request_id) for r in self.requests)
 
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether nobody remembers their refusal, as that of a retry is remembered."""
+        return all(request.attempt < 2 for request in self.requests)
+
+    @property
+    def least(self) -> int:
+        """The units that the most modest of them wants."""
+        return min(request.quantity for request in self.requests)
+
     def answer(self, given: Sequence[Answer]) -> None:
         self.batch.answer(self.positions, given)
 
@@ -124,6 +134,7 @@ class Home:
         self._served = _Queue(self._ask, self._hand_back, spawn)
         self._settled = _Queue(self._settle, self._hand_on, spawn)
         self._doubted: _Queue | None = None
+        self._barred: _Queue | None = None
         self._patient: _Queue | None = None
         self._visiting: _Queue | None = None
         self._looked_up: _Queue | None = None
@@ -142,30 +153,28 @@ class Home:
         self._put_sure(group)
 
     def _put_doubtful(self, group: Group) -> None:
+        """Have other shards asked first; whether they bar lines of orders, a proof may have to say."""
+        can_be_short = group.bars and group.is_forgotten
+        if can_be_short and self._shortage.had_fewer_than(group.least):
+            self._context.tasks.spawn(self._prove_short(group), "prove")
+        else:
+            self._put_in_doubt(group)
+
+    def _put_in_doubt(self, group: Group) -> None:
         """Have other shards asked first.
 
         With former homes each group waits for its own look-ups: a shard that does not answer delays
-        nobody else. Where there is just the alternate, all wait for it, but for lines of orders.
+        nobody else. Where there is just the alternate, all wait for it.
         """
         spawn = self._context.tasks.spawn
-        if group.bars and self._is_proven_short(group.requests):
-            # So that the refused leave nothing behind: there may be a crowd of them.
-            group = group._replace(is_short=True)
-        if self._lookups.has_former or group.bars:
+        if self._lookups.has_former:
             spawn(self._serve_after_looking_up(group), "look up")
-            return
-        self._doubted = self._doubted or _Queue(self._ask_alternate, self._hand_in, spawn)
-        self._doubted.put(group)
-
-    def _is_proven_short(self, requests: Sequence[Deduction]) -> bool:
-        """Whether a proof refuses them all. A retry's refusal must be remembered at home, so it does not
-        count."""
-        note = self._shortage.note
-        if note is None or any(r.attempt > 1 or r.quantity <= note.available for r in requests):
-            return False
-        if self._shortage.wants_renewal:
-            self._context.tasks.spawn(self._shortage.renew_note(), "renew note")
-        return True
+        elif group.bars:
+            self._barred = self._barred or _Queue(self._bar, self._hand_in, spawn)
+            self._barred.put(group)
+        else:
+            self._doubted = self._doubted or _Queue(self._ask_alternate, self._hand_in, spawn)
+            self._doubted.put(group)
 
     def _put_sure(self, group: Group) -> None:
         if group.is_short:
@@ -201,6 +210,16 @@ class Home:
             self._patient = self._patient or _Queue(self._ask_patiently, self._hand_back, spawn)
             self._patient.put(group.part(others))
 
+    async def _prove_short(self, group: Group) -> None:
+        """What a proof refuses is only looked up: there may be a crowd of it, and it leaves nothing
+        behind."""
+        try:
+            is_short = await self._shortage.proves_fewer_than(group.least)
+        except Exception:  # noqa: BLE001 - the top of a task: whoever waits must be answered
+            _LOG.exception("proving a shortage failed")
+            is_short = False
+        self._put_in_doubt(group._replace(is_short=is_short))
+
     async def _serve_after_looking_up(self, group: Group) -> None:
         try:
             known, unsure, at_home = await self._lookups.known(
@@ -226,6 +245,11 @@ class Home:
         return [
             known.get(i) or (UNSURE if i in unsure else UNDECIDED) for i in range(len(requests))
         ]
+
+    async def _bar(self, requests: Sequence[Deduction]) -> list[Answer]:
+        """UNDECIDED: the alternate knows nothing of a request, and never takes it from now on."""
+        known, _, _ = await self._lookups.barred_at_alternate(requests, self._shard)
+        return [known.get(i, UNDECIDED) for i in range(len(requests))]
 
     def _hand_in(self, group: Group, given: Sequence[Answer]) -> None:
         """To the home with what nobody knows yet."""

@@ -117,7 +117,7 @@ class Lookups:
         asked = [self._ask_former(place, requests, at) for place, at in former.items()]
         asked += [self._ask_alternate(place, requests, at) for place, at in alternates.items()]
         if bars:
-            asked.append(self._bar_at_alternate(requests, shard))
+            asked.append(self.barred_at_alternate(requests, shard))
         known: dict[int, Answer] = {}
         unsure: set[int] = set()
         for found in await asyncio.gather(*asked):
@@ -197,9 +197,10 @@ class Lookups:
         pairs = zip(positions, given, strict=True)
         return {i: answer for i, answer in pairs if not _knows_nothing(answer)}
 
-    async def _bar_at_alternate(self, requests: Sequence[Deduction], shard: int) -> Knowledge:
-        """Known is also why a request could not be barred. A closed shard bars nobody: then no shard of
-        the layout takes anything any more."""
+    async def barred_at_alternate(self, requests: Sequence[Deduction], shard: int) -> Knowledge:
+        """What the alternate of the home `shard` knows; the others it never takes from then on. Known is
+        also why a request could not be barred. A closed shard bars nobody: then no shard of the layout
+        takes anything any more."""
         place = self._alternate(shard)
         if place is None:
             return Knowledge({}, set())

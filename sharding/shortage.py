@@ -8,6 +8,7 @@ between the two nothing but deductions happened, and those only lower the sum th
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from enum import Enum
+from math import inf
 from typing import NamedTuple
 
 from sharding.answers import INSUFFICIENT, MISSING, SOLD_OUT, answers, may_pass, unavailable
@@ -87,6 +88,8 @@ class Shortage:
         self._rounds_max = max(ROUNDS_MIN, 2 * shards.layout.shards)
         self._surveys = Turnstile(self._survey, name=f"survey {shards.product_id}")
         self._note: Note | None = None
+        self._last_available: float = inf
+        """What the last note said."""
 
     @property
     def note(self) -> Note | None:
@@ -97,15 +100,30 @@ class Shortage:
         return note
 
     @property
-    def wants_renewal(self) -> bool:
-        """Whether the note is about to end, and nobody reads the shards anew just now."""
-        note = self._note
-        now_s = asyncio.get_running_loop().time()
-        return note is not None and note.is_ageing(now_s) and not self._surveys.is_running
+    def is_proving(self) -> bool:
+        """Whether the shards are being read just now."""
+        return self._surveys.is_running
+
+    def had_fewer_than(self, quantity: int) -> bool:
+        """Whether the last note said that all shards together have fewer units; it may be over."""
+        return self._last_available < quantity
+
+    async def proves_fewer_than(self, quantity: int) -> bool:
+        """Whether all shards together have fewer units: by the note, or by a proof that begins now."""
+        note = self.note
+        if note is not None:
+            return note.available < quantity
+        try:
+            seen = await self._surveys.run()
+        except (StockUnavailableError, MissingShardError):
+            self._metrics.proofs.labels("failed").inc()
+            self._last_available = inf  # so that nobody waits for it again
+            return False
+        return seen.proven and seen.on_sale and seen.available < quantity
 
     def forget_note(self) -> None:
         """Units have come in."""
-        self._note = None
+        self._note, self._last_available = None, inf
 
     async def renew_note(self) -> None:
         """Prove it again before the note ends, as long as there is somebody to refuse."""
@@ -170,9 +188,10 @@ class Shortage:
         begun_s = asyncio.get_running_loop().time()
         result = await survey(self._shards)
         self._metrics.proofs.labels("proven" if result.proven else "moved").inc()
-        self._note = None
+        self._note, self._last_available = None, inf
         if result.proven and result.on_sale:
             self._note = Note(result.available, begun_s + NOTE_S)
+            self._last_available = result.available
         return result
 
     async def _settle_once(self, case: "_Case", seen: Survey, *, insists: bool) -> bool:

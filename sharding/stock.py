@@ -358,7 +358,7 @@ class Stock:
         refused = note.refuses(group.requests)
         if not refused:
             return group
-        if product.shortage.wants_renewal:
+        if note.is_ageing(asyncio.get_running_loop().time()) and not product.shortage.is_proving:
             self._tasks.spawn(product.shortage.renew_note(), "renew note")
         self.metrics.noted_refusals.inc(len(refused))
         if len(refused) == len(group.requests):

@@ -12,6 +12,7 @@ from sharding.cluster import Cluster, LaneKind
 from sharding.events import Kind
 from sharding.lane import Node
 from sharding.metrics import StockMetrics
+from sharding.notes import NOTE_S
 from sharding.ordering import Orders
 from sharding.orders import Line, OrderAnswer, canonical, request_id_of, retake_id_of
 from sharding.outcomes import (
@@ -582,21 +583,18 @@ async def test_an_order_at_an_alternate_is_found_after_the_shards_have_changed(
 
 
 async def test_a_crowd_that_a_proof_refuses_leaves_nothing_behind(
-    half: Half,
-    orders: Orders,
-    stock: Stock,
-    partitions: Partitions,
-    load: LoadProduct,
-    monkeypatch: pytest.MonkeyPatch,
+    half: Half, orders: Orders, partitions: Partitions, load: LoadProduct
 ) -> None:
     product = await load(0, 0, 0, 0, 1, 0)
     await half.stock.read(product)
     half.lose(node_of(half.cluster, product, HOME))
     order_id = order_at(product)
     assert (await reserve(half.orders, order_id, product)).outcome is Outcome.HELD
-    monkeypatch.setattr("sharding.shortage.NOTE_S", 60)
     refused = [await reserve(orders, next(_order_ids), product)]
-    refused += [await reserve(orders, next(_order_ids), product, attempt=0) for _ in range(5)]
+    # Some of them come when the proof is over, and it is made anew.
+    for pause_s in (0, NOTE_S, 0, NOTE_S, 0):
+        await asyncio.sleep(pause_s)
+        refused.append(await reserve(orders, next(_order_ids), product, attempt=0))
     assert {answer.outcome for answer in refused} == {Outcome.INSUFFICIENT_STOCK}
     # Who was accepted is known all the same.
     line = await orders._reserving._take_first(wanted_at(order_id, product, attempt=0))
@@ -642,3 +640,17 @@ async def test_orders_of_a_closed_product_leave_nothing_behind(
     assert refused == OrderAnswer(Outcome.FROZEN, reason=Reason.PRODUCT_CLOSED)
     kinds = {event.kind for event in await events_of(partitions, product)}
     assert kinds == {Kind.LOAD, Kind.STATE, Kind.CLOSE}
+
+
+async def test_a_retry_that_a_proof_refuses_stays_refused(
+    orders: Orders, stock: Stock, load: LoadProduct
+) -> None:
+    product, order_id = await load(*[0] * SHARDS), next(_order_ids)
+    refused = [
+        await reserve(orders, next(_order_ids), product),
+        await reserve(orders, order_id, product, attempt=2),
+    ]
+    assert {answer.outcome for answer in refused} == {Outcome.INSUFFICIENT_STOCK}
+    await stock.restock(product, request_id="in", quantity=5, reason="")
+    again = await reserve(orders, order_id, product, attempt=2)
+    assert (again.outcome, again.replayed) == (Outcome.INSUFFICIENT_STOCK, True)
