@@ -117,6 +117,13 @@ MUTATIONS = {
         "stock.epoch > epoch",
         "test_reshard.py::test_a_delayed_fence_and_a_delayed_word_change_nothing",
     ),
+    "the decision for a change that was prepared": Mutation(
+        "lua/commit.lua",
+        "info.epoch ~= epoch or info.next_layout ~= prepared",
+        "info.epoch ~= epoch",
+        "test_reshard.py"
+        "::test_a_late_decision_for_a_change_that_is_not_prepared_any_more_changes_nothing",
+    ),
     "the wait for notes of other processes": Mutation(
         "corrections.py",
         "await asyncio.sleep(NOTE_S)",

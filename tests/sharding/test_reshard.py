@@ -9,7 +9,9 @@ import pytest
 from sharding import keys
 from sharding.balancing import Move, emptying, levelling
 from sharding.cluster import Cluster, LaneKind
+from sharding.directory import Directory
 from sharding.errors import LayoutPassedError, StockUnavailableError
+from sharding.layouts import _Base
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
 from sharding.partitions import Partitions
@@ -285,3 +287,20 @@ async def test_a_change_that_was_given_up_stays_so_for_whoever_comes_late(
         assert await process.change_layout(product, version=3, shards=6, cause="hot") is False
     assert outcomes(await stock.deduct(requests_for(product, "a", 5))) == SOLD
     assert await elsewhere.change_layout(product, version=5, shards=6, cause="hot")
+
+
+async def test_a_late_decision_for_a_change_that_is_not_prepared_any_more_changes_nothing(
+    cluster: Cluster, stock: Stock, load: LoadProduct
+) -> None:
+    product = await load(*split_evenly(60, 3))
+    directory = Directory(cluster)
+    before = await directory.at_base(product)
+    assert before is not None
+    late = _Base(cluster, product, before.epoch)
+    await late.prepare(Layout(3, 6))
+    assert await stock.change_layout(product, version=3, shards=6, cause="hot")
+    await late.commit(prepared=4, layout=Layout(4, 3), earlier=[6], former=[6], reason="late")
+    after = await directory.at_base(product)
+    assert after is not None
+    assert (after.layout, after.earlier) == (Layout(3, 6), (3,))
+    assert outcomes(await stock.deduct(requests_for(product, "a", 5))) == SOLD
