@@ -221,7 +221,14 @@ class _Cursor(aiomysql.Cursor):  # type: ignore[misc]  # aiomysql has no annotat
 
 
 class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no annotations
-    """aiomysql goes on without encryption where the server offers none; we do not."""
+    """aiomysql goes on without encryption where the server offers none, and lets an event loop's own
+    errors through; we do not."""
+
+    def _write_bytes(self, data: bytes) -> None:
+        try:
+            super()._write_bytes(data)
+        except RuntimeError as error:  # uvloop's word for a transport that the network has closed
+            raise OperationalError(CR.CR_SERVER_LOST, "the connection was reset") from error
 
     async def _request_authentication(self) -> None:
         if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
@@ -257,5 +264,5 @@ async def _rolled_back(connection: Any) -> bool:
 async def _quit(connection: Any) -> None:
     try:
         await connection.ensure_closed()
-    except _LIBRARY_ERRORS:
+    except (*_LIBRARY_ERRORS, RuntimeError):  # the farewell is not written by _write_bytes
         connection.close()

@@ -2,10 +2,11 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from ledger.database import Database, Transaction
@@ -303,3 +304,35 @@ async def test_tls_is_never_left_out_where_it_was_asked_for(
 async def test_missing_tables_are_a_matter_of_the_schema(empty: Database) -> None:
     with pytest.raises(SchemaError, match="inventoryctl migrate"):
         await low_stock(empty, 1)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_connections_that_the_network_reset_while_they_were_idle_are_noticed_by_nobody(
+    ledger_url: MysqlUrl, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """The servers' own event loop has other errors than the standard one."""
+
+    async def ask(database: Database) -> int:
+        async def run(transaction: Transaction) -> int:
+            row = await transaction.row("SELECT SLEEP(0.05) + 7")
+            assert row is not None
+            return int(row[0])
+
+        return await database.transaction(run)
+
+    async def run() -> None:
+        async with (
+            MysqlProxy(ledger_url.host, ledger_url.port) as proxy,
+            through(proxy, ledger_url) as database,
+        ):
+            for _ in range(3):
+                answers = await asyncio.gather(*(ask(database) for _ in range(4)))
+                assert answers == [7] * 4
+                proxy.reset()
+                await asyncio.sleep(0.1)
+            assert await ask(database) == 7
+            proxy.reset()
+            await asyncio.sleep(0.1)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())

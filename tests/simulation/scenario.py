@@ -386,6 +386,16 @@ async def freeze(shop: Shop) -> None:
     product.shut += 1
 
 
+async def recall(shop: Shop) -> None:
+    """The live stock is told of a sale from the buffer; its repeat is a replay."""
+    row = shop.ledger.rows[shop.any_product()]
+    if row.status is not State.OPEN:
+        return
+    layout = Layout(row.version, row.shards)
+    told = Deduction(f"from-the-buffer-{shop.rng.getrandbits(64)}", row.product_id, 1)
+    await shop.ask(lambda process: process.stock.recall(row.product_id, layout, [told]))
+
+
 async def _told_everywhere(process: Process, product_id: int, decision: Freeze) -> None:
     if await process.stock.freeze(product_id, decision):
         raise StockUnavailableError(Reason.NOT_EXECUTED, "a shard was not told")
@@ -483,6 +493,7 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
     (rebalance, 0.5),
     (audit, 1.5),
     (freeze, 0.5),
+    (recall, 0.5),
     (undo_too_late, 0.5),
     (work, 1.5),
     (lose_a_node, 1),
