@@ -120,15 +120,24 @@ class Pair:
         return real
 
     async def _let_deadlines_pass(self, words: Sequence[bytes]) -> None:
-        """No deadline of a call's orders may be over on one node and not yet on the other."""
+        """No deadline of a call's orders, and no shard's mark that it gathers, may be over on one node and
+        not yet on the other."""
         for key in words:
             if key.endswith(b":deadlines") and self.fake(key, b"TYPE", key) == b"zset":
                 await eventually(partial(self._is_clear, key))
+            if b":stock:" in key and self.fake(key, b"TYPE", key) == b"hash":
+                await eventually(partial(self._is_unmarked, key))
 
     def _is_clear(self, key: bytes) -> bool:
         now_ms = time.time() * 1_000
         near = (now_ms - CLOCKS_DIFFER_MS, now_ms + CLOCKS_DIFFER_MS)
         return not self.fake(key, b"ZRANGEBYSCORE", key, *(b"%d" % bound for bound in near))
+
+    def _is_unmarked(self, key: bytes) -> bool:
+        until = self.fake(key, b"HGET", key, b"gathering_until_ms")
+        if not isinstance(until, bytes) or not until.isdigit():
+            return True
+        return abs(int(until) - time.time() * 1_000) > CLOCKS_DIFFER_MS
 
     async def real(self, key: bytes, *words: bytes) -> object:
         node = self._cluster._nodes[self._partition(key)]
