@@ -120,8 +120,8 @@ class Pair:
         return real
 
     async def _let_deadlines_pass(self, words: Sequence[bytes]) -> None:
-        """No deadline of a call's orders, and no shard's mark that it gathers, may be over on one node and
-        not yet on the other."""
+        """No deadline of a call's orders, and no shard's mark that it gathers, may be over on one node
+        and not yet on the other."""
         for key in words:
             if key.endswith(b":deadlines") and self.fake(key, b"TYPE", key) == b"zset":
                 await eventually(partial(self._is_clear, key))
