@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ledger.database import Database, Row, Transaction
-from ledger.errors import UnknownProductError
+from ledger.errors import Conflict, LedgerConflictError, UnknownProductError
 from ledger.statements import statement
 from sharding.events import Counts, EventId
 from sharding.outcomes import State
@@ -135,6 +135,25 @@ class Audits:
                 _drift(row)
                 for row in await transaction.rows(statement("drift_open"), (DRIFTS_MAX,))
             ]
+
+        return await self._database.transaction(run)
+
+    async def confirm(self, drift: DriftRow) -> bool:
+        """Whether a difference is still as it was read.
+
+        LedgerConflictError DEAD_LETTERS_OPEN while events of the shard are set aside that may explain
+        it: retried after a repair, they would count twice.
+        """
+
+        async def run(transaction: Transaction) -> bool:
+            shard = (drift.partition, drift.product_id)
+            letter = await transaction.row(statement("dead_letter_missed"), shard)
+            if letter is not None:
+                text = f"dead letter {letter[0]} of product {drift.product_id} is open: "
+                text += "retry or discard it first"
+                raise LedgerConflictError(Conflict.DEAD_LETTERS_OPEN, text)
+            row = await transaction.row(statement("drift_get"), (drift.id,))
+            return row is not None and Counts(*row) == drift.units
 
         return await self._database.transaction(run)
 

@@ -75,7 +75,7 @@ class ShardChange:
 
     reset: bool = False
     epoch: int = 0
-    """Of the last event."""
+    """Of a reset, or of the first event."""
     layout_version: int = 0
     """0: as it was."""
     available: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ledger.database import Database, Transaction
 from ledger.engine import admission
 from ledger.engine.entries import Entry
-from ledger.engine.metrics import EngineMetrics
+from ledger.engine.metrics import SalesMetrics
 from ledger.engine.queues import Queues
 from ledger.engine.sales import Column, Sales, Source
 from ledger.engine.till import Till
@@ -32,7 +32,7 @@ class BufferSales:
     """Takes units from the buffer, once per request id, in the mode for that. Safe in any number of
     processes at once."""
 
-    def __init__(self, database: Database, metrics: EngineMetrics) -> None:
+    def __init__(self, database: Database, metrics: SalesMetrics) -> None:
         source = Source(Column.BUFFER, _objection, short=_EMPTY, note=_note, remark=REMARK)
         sales = Sales(database, metrics, source, locks=True)
         self._tasks = Tasks()

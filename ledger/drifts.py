@@ -9,7 +9,7 @@ from ledger.database import Row, Transaction
 from ledger.errors import BatchRefusedError
 from ledger.products import JournalKind, JournalType
 from ledger.statements import statement
-from sharding.events import BEFORE_ALL, Counts, EventId
+from sharding.events import Counts, EventId
 
 
 class DriftEnd(StrEnum):
@@ -71,8 +71,9 @@ async def note_drifts(
     news = []
     for key, change in batch.shards.items():
         row = found[key]
-        if change.last_event == BEFORE_ALL:
-            continue  # it came late: the shard's counts after it are not those of now
+        if not batch.moves:
+            await _make_up(transaction, change, row)
+            continue
         if row.counts == change.counts and row.drift is None and not change.damaged:
             continue
         drift = await _follow(transaction, key, change, row, repaired)
@@ -82,11 +83,7 @@ async def note_drifts(
 
 
 async def note_repairs(transaction: Transaction, repairs: Collection[Repaired]) -> None:
-    """Say in the journal what was compensated, why, and who wanted it.
-
-    Where the ledger has followed the live counts, it has what earlier events did to the shard that were
-    set aside: applied again, they would count twice.
-    """
+    """Say in the journal what was compensated, why, and who wanted it."""
     for shard, event_id, repair, reason, available_after in repairs:
         values = (
             shard.product_id,
@@ -101,12 +98,21 @@ async def note_repairs(transaction: Transaction, repairs: Collection[Repaired]) 
             available_after,
         )
         await transaction.execute(statement("journal_note"), values)
-        if any(repair.ledger):
-            generation, number = event_id
-            remark = f"covered by repair {repair.drift_id}"
-            covered = (repair.actor, remark, shard.partition, shard.product_id)
-            position = (generation, generation, number)
-            await transaction.execute(statement("dead_letter_cover"), (*covered, *position))
+
+
+async def _make_up(transaction: Transaction, change: ShardChange, row: ShardRow) -> None:
+    """Of an event that was set aside and is applied after all: what it says of the shard's counts is not
+    of now, but the ledger has come nearer to them by what it did."""
+    known = row.drift
+    if known is None:
+        return
+    done = (change.available, change.held, change.sold, change.loaded)
+    left = _less(known.units, done)
+    if any(left) or known.damaged:
+        changed = (*left, known.damaged, *change.last_event, known.id)
+        await transaction.execute(statement("drift_change"), changed)
+    else:
+        await transaction.execute(statement("drift_end"), (DriftEnd.PASSED.value, known.id))
 
 
 async def _follow(

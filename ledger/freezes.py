@@ -26,6 +26,13 @@ class Verdict(StrEnum):
     """The product is not open, or not in the epoch that is meant."""
 
 
+class Deficit(NamedTuple):
+    """Units that a product lacks, and the load that they lack of."""
+
+    units: int
+    epoch: int
+
+
 class Decision(NamedTuple):
     """What was decided last of one product."""
 
@@ -122,13 +129,13 @@ class Freezes:
 
         return await self._database.transaction(run)
 
-    async def deficits(self) -> Mapping[int, int]:
+    async def deficits(self) -> Mapping[int, Deficit]:
         """Units, by product, that are sold and held beyond all that came in, as far as events have been
         applied: streams are applied at different paces, so it may pass."""
 
-        async def run(transaction: Transaction) -> Mapping[int, int]:
+        async def run(transaction: Transaction) -> Mapping[int, Deficit]:
             rows = await transaction.rows(statement("evidence_deficits"), (DEFICITS_MAX,))
-            return {product_id: int(units) for product_id, units in rows}
+            return {product_id: Deficit(int(units), epoch) for product_id, units, epoch in rows}
 
         return await self._database.transaction(run)
 

@@ -98,7 +98,7 @@ class Journal:
         """Once per shard until the difference changes: the ledger remembers it."""
         self._metrics.drift.inc()
         log.error(
-            "live stock and ledger differ",
+            "ledger and stream differ",
             product_id=drift.shard.product_id,
             partition=drift.shard.partition,
             event_id=str(drift.first_event),

@@ -76,7 +76,6 @@ class LetterRetries:
         await _fit_shard(transaction, batch, letter.partition, delivery.event)
         await _forget_ended(transaction, batch)
         _sign(batch, actor=actor, remark=f"retried letter {named}: {reason}")
-        # What the shard's row has beside the event's counts says nothing: events came after it.
         await write(transaction, batch, self._failpoints)
 
 

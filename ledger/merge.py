@@ -180,6 +180,7 @@ def _only(event: Event, request_id: str) -> Event:
         event,
         sales=_last_of(event.sales, request_id),
         holds=_last_of(event.holds, request_id),
+        refused=(),
         ends=_last_of(event.ends, request_id),
         decisions=(),
     )
@@ -429,12 +430,12 @@ def _add_to_shard(batch: LedgerBatch, partition: int, event: Event) -> None:
         return
     key = ShardKey(event.product_id, partition)
     if event.kind is Kind.LOAD or event.joins:
-        batch.shards[key] = ShardChange(reset=True)
+        batch.shards[key] = ShardChange(reset=True, epoch=event.epoch)
     change = batch.shards.setdefault(key, ShardChange())
     _add_units(change, event)
     change.layout_version = event.layout or change.layout_version
     change.state = event.state or change.state
-    change.epoch = event.epoch
+    change.epoch = change.epoch or event.epoch
     change.last_event = event.id
     change.counts = event.counts
     change.damaged = event.damaged

@@ -324,6 +324,7 @@ class Products:
                 return row
             require_status(row, State.CLOSING, Conflict.NOT_CLOSING)
             await transaction.execute(statement("product_finish_close"), (product_id,))
+            await transaction.execute(statement("drift_pass"), (product_id,))
             return await _read(transaction, product_id)
 
         return await self._database.transaction(run)

@@ -36,6 +36,7 @@ CREATE TABLE product_inventory (
     create_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
     update_time      DATETIME(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
     PRIMARY KEY (product_id),
+    KEY by_freeze (freeze_version),
     KEY by_buffer_rule (buffer_release_below),
     CONSTRAINT product_id_positive CHECK (product_id > 0),
     CONSTRAINT product_status_known CHECK (status IN ('closed', 'loading', 'open', 'closing')),

@@ -12,6 +12,7 @@ from ledger.servers import PerServer
 from server import validation
 from server.calls import Context, wait_s
 from server.errors import Violation
+from server.gate import Gates
 from server.lifecycle import Correction, Lifecycle, Loaded
 from server.overview import ClusterState, PartitionState
 from server.stocks import STATUSES
@@ -38,6 +39,7 @@ class AdminService:
 
     products: PerServer[Products]
     lifecycle: Lifecycle
+    gates: Gates
     buffers: PerServer[Buffers]
     resharding: ShardCounts
     overview: Views
@@ -129,6 +131,7 @@ class AdminService:
             why=request.reason,
             who=request.actor,
         )
+        self.gates.of(request.product_id).require_live()
         wanted = Release(
             request.product_id, request.request_id, request.quantity, request.reason, request.actor
         )

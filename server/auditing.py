@@ -59,8 +59,8 @@ class Auditor:
     async def repair(self, wish: RepairWish, found: AuditReading) -> bool:
         """Compensate what an audit found; whether this call entered anything.
 
-        RefusedError REPAIR_IMPOSSIBLE if a live count would be below zero; other shards are repaired
-        all the same.
+        RefusedError REPAIR_IMPOSSIBLE if a live count would be below zero, LedgerConflictError
+        DEAD_LETTERS_OPEN while events of the shard are set aside; the other shards are repaired.
         """
         results = await asyncio.gather(
             *(self._enter(wish, drift) for drift in found.drifts), return_exceptions=True
@@ -109,6 +109,8 @@ class Auditor:
             await asyncio.sleep(LOOK_S)
 
     async def _enter(self, wish: RepairWish, drift: DriftRow) -> bool:
+        if not await self._audits.confirm(drift):
+            return False  # somebody was faster, or an event was applied after all
         repair = compensation(drift, wish.side or drift.side, wish.actor)
         return await self._stock.repair(
             drift.product_id, drift.partition, repair, epoch=drift.epoch, reason=wish.reason

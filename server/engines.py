@@ -13,7 +13,7 @@ from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.demand import Demand
 from ledger.engine.expiry import Expiry
-from ledger.engine.metrics import EngineMetrics
+from ledger.engine.metrics import EngineMetrics, SalesMetrics
 from ledger.engine.orders import LedgerOrders
 from ledger.engine.stock import LedgerStock, Manner
 from ledger.layouts import Layouts
@@ -115,7 +115,7 @@ class RedisEngine:
         *,
         metrics: Metrics,
         ledger_metrics: LedgerMetrics,
-        engine_metrics: EngineMetrics,
+        sales_metrics: SalesMetrics,
         log: FilteringBoundLogger,
     ) -> None:
         self._settings = settings
@@ -127,7 +127,7 @@ class RedisEngine:
         partitions = Partitions(cluster, partitions=settings.partitions)
         self.overview = Overview(cluster, partitions, databases)
         self.shard_counts = Resharding(databases.each(Layouts), partitions=settings.partitions)
-        self._buffers = databases.each(lambda each: BufferSales(each, engine_metrics))
+        self._buffers = databases.each(lambda each: BufferSales(each, sales_metrics))
         self.gates = Gates(
             [
                 Gate(self.stock, buffer, metrics, log, place=database.place)
@@ -206,11 +206,12 @@ class MysqlEngine:
         database: Database,
         *,
         metrics: Metrics,
+        sales_metrics: SalesMetrics,
         engine_metrics: EngineMetrics,
         log: FilteringBoundLogger,
     ) -> None:
         self._database = database
-        self.stock = LedgerStock(database, engine_metrics, Manner(settings.mysql_sales))
+        self.stock = LedgerStock(database, sales_metrics, Manner(settings.mysql_sales))
         self.gates = Gates([Gate.always_open(self.stock, metrics, log)])
         self.orders = LedgerOrders(
             database, record_ttl_s=settings.record_ttl_s, grace_s=settings.confirm_grace_s

@@ -80,8 +80,8 @@ class Gate:
         self.stance = Stance.AWAY
         self.sales: Sales = self._of_stance[Stance.AWAY]
         """What takes deductions just now."""
-        self.mode_epoch = 0
-        """Of the mode as it was last heard of; 0: nothing was ever sold from the buffer."""
+        self.mode_epoch: int | None = None
+        """Of the mode as it was last heard of; 0: it has never changed; None: nothing was heard yet."""
         self._metrics.mode(self.stance, among=Stance, server=place.index)
 
     @classmethod
@@ -89,6 +89,7 @@ class Gate:
         """For a process in which nothing but the ledger can be away."""
         gate = cls(sales, sales, metrics, log)
         gate.turn(Stance.LIVE)
+        gate.mode_epoch = 0
         return gate
 
     @property

@@ -84,8 +84,8 @@ class ModeKeeper:
         self._beat_due_s = monotonic() + BEAT_S
         row = await self._agreed(reaches=reaches)
         self._told = None if row is None else reaches
-        self.row = row or self.row
-        self._gate.mode_epoch = self.row.epoch
+        if row is not None:
+            self.row, self._gate.mode_epoch = row, row.epoch
         self._gate.turn(stance_of(row and row.mode, self._gate.stance, reaches=reaches))
 
     async def leave(self) -> None:

@@ -26,7 +26,7 @@ from ledger.agreement import ANSWER_S, Agreement
 from ledger.buffers import Buffers
 from ledger.database import Database, databases
 from ledger.dead_letters import DeadLetters
-from ledger.engine.metrics import EngineMetrics
+from ledger.engine.metrics import EngineMetrics, SalesMetrics
 from ledger.errors import (
     EngineDiffersError,
     LedgerError,
@@ -285,6 +285,7 @@ class Process:
                 self._settings,
                 self._databases.all[0],
                 metrics=self._metrics,
+                sales_metrics=SalesMetrics(self._registry),
                 engine_metrics=EngineMetrics(self._registry),
                 log=self._log,
             )
@@ -312,7 +313,7 @@ class Process:
             cluster,
             metrics=self._metrics,
             ledger_metrics=self._ledger_metrics,
-            engine_metrics=EngineMetrics(self._registry),
+            sales_metrics=SalesMetrics(self._registry),
             log=self._log,
         )
 
@@ -364,6 +365,7 @@ class Process:
             products=products,
             lifecycle=engine.lifecycle(products),
             resharding=engine.shard_counts,
+            gates=engine.gates,
             buffers=self._databases.each(
                 lambda each: Buffers(each, partitions=self._settings.partitions)
             ),

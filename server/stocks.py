@@ -51,7 +51,7 @@ class StockReader:
 
         The sum of all units is the same either way.
         """
-        if not self._gates.of(live.product_id).mode_epoch:
+        if self._gates.of(live.product_id).mode_epoch == 0:
             return live
         try:
             async with asyncio.timeout(LEDGER_LOOK_S):

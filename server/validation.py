@@ -381,10 +381,6 @@ def _journal_request(value: str) -> Violation | None:
     return _violation("request_id", "must be printable ASCII characters")
 
 
-def _one_of(field: str, value: int, known: Collection[int]) -> Violation | None:
-    return None if value in known else _violation(field, "must be a kind of the contract")
-
-
 def _some_text(field: str, value: str, chars_max: int) -> Violation | None:
     if value.strip():
         return text(field, value, chars_max)

@@ -99,10 +99,10 @@ class ShardReading(NamedTuple):
     state: State
     frozen: bool
     serves: bool
-    released: int
-    """Units of the buffer that came in here since the product was loaded."""
     last_out: dict[int, int]
     open_transfers: tuple[OpenTransfer, ...]
+    released: int = 0
+    """Units of the buffer that came in here since the product was loaded."""
 
     def is_on_sale(self, layout: Layout) -> bool:
         """Whether units can be taken here by callers of that layout."""

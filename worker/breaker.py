@@ -11,7 +11,7 @@ import structlog
 from ledger.audits import Audits, DriftRow
 from ledger.checkpoints import Checkpoints
 from ledger.errors import LedgerError
-from ledger.freezes import Freezes, Verdict
+from ledger.freezes import Deficit, Freezes, Verdict
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.placement import base_partition
@@ -25,6 +25,7 @@ from worker.waiting import wait_until
 
 TICK_S = 0.5
 DEFICITS_EVERY_S = 2.0
+LETTERS_AGAIN_S = 30.0
 PASSES = 2
 """Rounds of markers that a product must be in deficit after: the streams of its shards are applied at
 different paces, and sales may be known before the units that they took."""
@@ -165,6 +166,8 @@ class Breaker:
         self._letters_of: frozenset[int] = frozenset()
         """The share that letters were last looked for."""
         self._last_letter = 0
+        """All that were found up to it have been presented."""
+        self._letters_due_s = 0.0
         self._settled: set[tuple[int, str]] = set()
         """Products and evidence that the ledger knows."""
 
@@ -177,34 +180,35 @@ class Breaker:
 
     async def _tick(self) -> None:
         try:
-            for evidence in await self._evidence():
+            letters = await self._letters()
+            for evidence in (*map(of_letter, letters.items()), *await self._evidence()):
                 if self._owns(evidence.product_id):
                     await self._present(evidence)
+            self._last_letter = max([self._last_letter, *letters.values()])
         except LedgerError:
             self._metrics.failures.labels("breaker").inc()
 
     async def _evidence(self) -> list[Evidence]:
         found = [*map(of_damage, self._suspects.take())]
         found += map(of_drift, await self._audits.open_drifts())
-        found += await self._letters()
         found += await self._proven_deficits()
         return found
 
-    async def _letters(self) -> list[Evidence]:
-        """Of a share that has grown all are looked at again: nobody may have seen to the others."""
-        if self._share.owned - self._letters_of:
-            self._last_letter = 0
+    async def _letters(self) -> Mapping[int, int]:
+        """The latest letter of each product. All are looked at again now and then, for ids are not in
+        the order of commits, and where the share has grown: nobody may have seen to the others."""
+        now_s = time.monotonic()
+        if self._share.owned - self._letters_of or now_s >= self._letters_due_s:
+            self._last_letter, self._letters_due_s = 0, now_s + LETTERS_AGAIN_S
         self._letters_of = self._share.owned
-        letters = await self._freezes.refused_letters(after=self._last_letter)
-        self._last_letter = max([self._last_letter, *letters.values()])
-        return list(map(of_letter, letters.items()))
+        return await self._freezes.refused_letters(after=self._last_letter)
 
     async def _proven_deficits(self) -> list[Evidence]:
         if time.monotonic() < self._deficits_due_s:
             return []
         units = {
-            product_id: missing
-            for product_id, missing in (await self._freezes.deficits()).items()
+            product_id: deficit
+            for product_id, deficit in (await self._freezes.deficits()).items()
             if self._owns(product_id)
         }
         self._deficits.seen(units)
@@ -283,10 +287,12 @@ def of_letter(found: tuple[int, int]) -> Evidence:
     return _evidence(product_id, EvidenceKind.LETTER, f"letter {letter}", reason)
 
 
-def of_deficit(product_id: int, units: int) -> Evidence:
-    """A deficit of another size is evidence anew."""
+def of_deficit(product_id: int, deficit: Deficit) -> Evidence:
+    """A deficit of another size, or of another load, is evidence anew."""
+    units, epoch = deficit
     reason = f"{units} units more are sold and held than ever came in"
-    return _evidence(product_id, EvidenceKind.DEFICIT, f"deficit {units}", reason)
+    key = f"deficit {epoch}-{units}"
+    return _evidence(product_id, EvidenceKind.DEFICIT, key, reason, epoch=epoch)
 
 
 def _evidence(

@@ -5,8 +5,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _REQUESTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 
 
-class EngineMetrics:
-    """Counters of one process; all labels come from fixed sets."""
+class SalesMetrics:
+    """Of sales from MySQL: of the engine, and of the buffer while Redis is away."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.transaction_requests = Histogram(
@@ -20,6 +20,12 @@ class EngineMetrics:
             "Transactions that began anew because another one was faster.",
             registry=registry,
         )
+
+
+class EngineMetrics:
+    """Of the engine's own upkeep. Where workers do it, no server shows any of these."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
         self.orders_swept = Counter(
             "inventory_engine_orders_swept_total",
             "Orders whose time was over when the sweep came by.",

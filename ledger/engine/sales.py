@@ -13,7 +13,7 @@ from ledger.database import Database, Transaction, backoff_s
 from ledger.engine import admission
 from ledger.engine.entries import Entry, enter
 from ledger.engine.failures import unavailable
-from ledger.engine.metrics import EngineMetrics
+from ledger.engine.metrics import SalesMetrics
 from ledger.engine.records import Buried, Record, Tombstone, bury, find_records, repeated
 from ledger.engine.shelves import SHORT, Shelf, read_users, write_users
 from ledger.errors import DuplicateEffectsError, LedgerError, LostRaceError
@@ -79,7 +79,7 @@ class Sales:
     """
 
     def __init__(
-        self, database: Database, metrics: EngineMetrics, source: Source, *, locks: bool
+        self, database: Database, metrics: SalesMetrics, source: Source, *, locks: bool
     ) -> None:
         self._database = database
         self._metrics = metrics

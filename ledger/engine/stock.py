@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from ledger.database import Database, Transaction
 from ledger.engine.corrections import Correction, Corrections
-from ledger.engine.metrics import EngineMetrics
+from ledger.engine.metrics import SalesMetrics
 from ledger.engine.queues import Queues, Singly
 from ledger.engine.resolving import Resolving
 from ledger.engine.sales import Sales, Source
@@ -44,7 +44,7 @@ class LedgerStock:
     nothing in two. `drain` waits for all of them.
     """
 
-    def __init__(self, database: Database, metrics: EngineMetrics, manner: Manner) -> None:
+    def __init__(self, database: Database, metrics: SalesMetrics, manner: Manner) -> None:
         self._database = database
         self._tasks = Tasks()
         locks = manner is not Manner.OPTIMISTIC

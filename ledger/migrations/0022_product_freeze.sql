@@ -3,4 +3,5 @@
 ALTER TABLE product_inventory
     ADD COLUMN frozen_reason  VARCHAR(200) NOT NULL DEFAULT '' AFTER former_shards,
     ADD COLUMN frozen_by      VARCHAR(64)  NOT NULL DEFAULT '' AFTER frozen_reason,
-    ADD COLUMN freeze_version BIGINT       NOT NULL DEFAULT 0  AFTER frozen_by
+    ADD COLUMN freeze_version BIGINT       NOT NULL DEFAULT 0  AFTER frozen_by,
+    ADD KEY by_freeze (freeze_version)

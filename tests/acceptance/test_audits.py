@@ -18,9 +18,11 @@ from inventory.client import (
     Audit,
     EventKind,
     Frozen,
+    InvalidRequest,
     OrderLine,
     Outcome,
     ProductStatus,
+    UnknownProduct,
 )
 from tests.acceptance.orders import new_order_ids
 from tests.acceptance.shop import Shop, strike
@@ -177,6 +179,30 @@ async def test_a_frozen_product_sells_nothing_and_ends_what_it_holds(shop: Shop)
     await shop.caller.unfreeze(product, reason="it was another one", actor="ann")
     assert (await shop.caller.deduct(product, 1)).accepted
     assert not (await shop.caller.get_stock(product)).frozen
+
+
+async def test_who_asks_amiss_is_told_so(shop: Shop) -> None:
+    product, unknown = await shop.on_sale(10), 2**62
+    for reason, actor in (
+        ("", "ann"),
+        ("recalled", ""),
+        ("x" * 201, "ann"),
+        ("recalled", "x" * 65),
+    ):
+        for call in (shop.caller.freeze, shop.caller.unfreeze, shop.caller.repair):
+            with pytest.raises(InvalidRequest):
+                await call(product, reason=reason, actor=actor)
+    with pytest.raises(InvalidRequest):
+        await shop.caller.audit(0)
+    for work in (
+        shop.caller.audit(unknown),
+        shop.caller.freeze(unknown, reason="recalled", actor="ann"),
+        shop.caller.unfreeze(unknown, reason="recalled", actor="ann"),
+        shop.caller.repair(unknown, reason="recalled", actor="ann"),
+    ):
+        with pytest.raises(UnknownProduct):
+            await work
+    assert not (await shop.caller.get_product(product)).frozen
 
 
 async def next_of(events):  # type: ignore[no-untyped-def]

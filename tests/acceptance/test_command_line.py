@@ -127,7 +127,7 @@ async def test_a_unit_from_nowhere_stops_a_sale_until_it_is_repaired(
     assert found.message["live"]["difference"] == -1
 
     async def is_stopped() -> bool:
-        return (await inventoryctl(target, "--json", "product", "show", product)).message["frozen"]
+        return (await shop.caller.get_product(int(product))).frozen
 
     await until(is_stopped, what="the breaker has tripped", within_s=FROZEN_WITHIN_S)
     shown = await inventoryctl(target, "audit", product)

@@ -10,7 +10,7 @@ from itertools import count
 from prometheus_client import CollectorRegistry
 
 from ledger.database import Database, Transaction
-from ledger.engine.metrics import EngineMetrics
+from ledger.engine.metrics import SalesMetrics
 from ledger.engine.stock import LedgerStock, Manner
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import migrate
@@ -75,7 +75,7 @@ class WithoutRedis:
     async def _sold_by_engine(self, manner: Manner, in_flight: int) -> Measured:
         async with self._database() as database:
             product_id = await self._on_sale(database)
-            stock = LedgerStock(database, EngineMetrics(CollectorRegistry()), manner)
+            stock = LedgerStock(database, SalesMetrics(CollectorRegistry()), manner)
 
             async def buy(request_id: str) -> bool:
                 request = Deduction(request_id, product_id, 1, attempt=FIRST_TRY)

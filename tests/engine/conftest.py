@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from deploy.local.stack import LocalStack
 from ledger.database import Database
 from ledger.engine.expiry import Expiry
-from ledger.engine.metrics import EngineMetrics
+from ledger.engine.metrics import EngineMetrics, SalesMetrics
 from ledger.engine.orders import LedgerOrders
 from ledger.engine.stock import LedgerStock, Manner
 from ledger.metrics import LedgerMetrics
@@ -64,13 +64,12 @@ async def process(
     """`options` are those of a Database."""
     registry = CollectorRegistry()
     database = Database(url, LedgerMetrics(registry), **options)
-    metrics = EngineMetrics(registry)
-    stock = LedgerStock(database, metrics, manner)
+    stock = LedgerStock(database, SalesMetrics(registry), manner)
     orders = LedgerOrders(database, record_ttl_s=RECORD_TTL_S, grace_s=grace_s)
     expiry = Expiry(
         database,
         orders.bookkeeping,
-        metrics,
+        EngineMetrics(registry),
         record_ttl_s=RECORD_TTL_S,
         event_ttl_s=EVENT_TTL_S,
     )

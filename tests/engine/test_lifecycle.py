@@ -104,7 +104,7 @@ async def test_restocks_and_deductions_at_once_add_up_and_repeats_add_nothing(
     one: Process, other: Process, on_sale: NewProduct
 ) -> None:
     product_id = await on_sale(0)
-    restocks = [Correction(JournalKind.RESTOCK, product_id, f"s{i}", 50, "") for i in range(20)]
+    restocks = [Correction(JournalKind.RESTOCK, product_id, f"s{i}", 50, "", "") for i in range(20)]
     results = await asyncio.gather(
         *((one, other)[i % 2].lifecycle.correct(each) for i, each in enumerate(restocks * 2)),
         *(ask((one, other)[i % 2], each) for i, each in enumerate(buying(product_id, 300))),
@@ -119,11 +119,11 @@ async def test_a_removal_takes_unsold_units_only(one: Process, on_sale: NewProdu
     product_id = await on_sale(10)
     lines = [Line(product_id, 4)]
     await one.orders.reserve(next(order_ids), user_id=0, lines=lines, ttl_s=60)
-    wanted = Correction(JournalKind.REMOVE, product_id, "out", 7, "broken")
+    wanted = Correction(JournalKind.REMOVE, product_id, "out", 7, "broken", "ann")
     with pytest.raises(RefusedError) as refused:
         await one.lifecycle.correct(wanted)
     assert refused.value.reason == "INSUFFICIENT_STOCK"
-    fitting = Correction(JournalKind.REMOVE, product_id, "out", 6, "broken")
+    fitting = Correction(JournalKind.REMOVE, product_id, "out", 6, "broken", "ann")
     assert [await one.lifecycle.correct(fitting) for _ in range(2)] == [False, True]
     row = await assert_balanced(one, product_id)
     assert (row.total_stock, row.available_stock, row.held_stock) == (4, 0, 4)
@@ -137,7 +137,7 @@ async def test_corrections_work_in_every_state_of_a_product(
     await one.orders.reserve(order_id, user_id=0, lines=lines, ttl_s=60)
 
     async def correct(request_id: str) -> bool:
-        wanted = Correction(JournalKind.RESTOCK, product_id, request_id, 1, "")
+        wanted = Correction(JournalKind.RESTOCK, product_id, request_id, 1, "", "")
         return await one.lifecycle.correct(wanted)
 
     assert not await correct("open")

@@ -22,7 +22,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -60,24 +59,28 @@ PAST = (
     "UPDATE inventory_order SET deadline_time = create_time - INTERVAL 1 SECOND WHERE order_id = %s"
 )
 
-_machines = count(1)
+_machines, _numbers = count(1), count(1)
 processes = st.integers(0, 1)
-ids = st.integers(0, 30).map("r-{}".format)
+numbers = st.integers(0, 20)
+ids = numbers.map("r-{}".format)
 quantities = st.one_of(st.integers(1, 3), st.integers(1, 30))
-requests = st.builds(
-    Deduction,
-    request_id=ids,
-    product_id=st.just(0),
-    quantity=quantities,
-    user_id=st.sampled_from([0, 0, 7]),
-    order_id=st.just(0),
-    attempt=st.integers(0, 3),
-)
-batches = st.lists(requests, min_size=1, max_size=12)
-numbers = st.integers(0, 6)
-contents = st.builds(
-    Content, quantity=quantities, user_id=st.sampled_from([0, 0, 7]), more=st.integers(0, 1)
-)
+tears = st.sampled_from([0] * 7 + [1])
+"""1: the content is another one than the id's usual one."""
+spared = st.sampled_from([0, 1, 3, 60])
+kinds = st.sampled_from(["confirm", "confirm", "release", "get"])
+
+
+def _request(number: int, attempt: int, tear: int) -> Deduction:
+    usual = 1 + number % 3 if number % 7 else 25
+    return Deduction(f"r-{number}", 0, usual + tear, 7 * (number % 2), attempt=attempt)
+
+
+def _content(number: int, tear: int) -> Content:
+    return Content(1 + number % 4 + tear, 7 * (number % 2), more=number % 2)
+
+
+requests = st.builds(_request, numbers, st.integers(0, 3), tears)
+batches = st.lists(requests, min_size=1, max_size=8)
 
 
 class World:
@@ -114,7 +117,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.first_order = 10_000_000_000 + ORDERS * next(_machines)
         self.world.proxy.cut_after_commit = 0
 
-    @initialize(units=st.integers(0, 60))
+    @initialize(units=st.integers(10, 60))
     def first_load(self, units: int) -> None:
         self.product, self.more = next(product_ids), next(product_ids)
         self.model.product_id = self.product
@@ -122,27 +125,22 @@ class EngineMachine(RuleBasedStateMachine):
             self._run(Products(self._process(0).database).put(settings_of(product_id, total)))
             self._run(self._process(0).lifecycle.load(product_id))
         self.model.load(units, 1)
-        self.back_home = 0
 
-    @precondition(lambda self: not self.model.is_open)
-    @rule(process=processes)
-    def load(self, process: int) -> None:
-        self._run(self._process(process).lifecycle.load(self.product))
-        self.model.load(self.back_home, 1)
-
-    @precondition(lambda self: self.model.is_open)
-    @rule(process=processes)
-    def load_again(self, process: int) -> None:
-        assert not self._run(self._process(process).lifecycle.load(self.product)).now
-
-    @precondition(lambda self: self.model.is_open)
-    @rule(process=processes)
-    def close(self, process: int) -> None:
+    @rule(process=processes, batch=batches, number=numbers, kind=kinds)
+    def close_for_a_while(
+        self, process: int, batch: list[Deduction], number: int, kind: str
+    ) -> None:
         for order_id in self.model.held_orders():
             self._order("release", 0, order_id)
-        self._run(self._process(process).lifecycle.close(self.product, wait_s=5))
-        self.back_home = self.model.available
+        lifecycle = self._process(process).lifecycle
+        self._run(lifecycle.close(self.product, wait_s=5))
+        units = self.model.available
         self.model.close()
+        self.deduct(process, batch)
+        self.order(kind, process, number)
+        assert self._run(lifecycle.load(self.product)).now
+        self.model.load(units, 1)
+        assert not self._run(lifecycle.load(self.product)).now
 
     @rule(process=processes, batch=batches)
     def deduct(self, process: int, batch: list[Deduction]) -> None:
@@ -156,13 +154,11 @@ class EngineMachine(RuleBasedStateMachine):
         for request, answer in zip(asked, answers, strict=True):
             _check(self.model.deduct(request), answer, spoiled=spoiled)
 
-    @precondition(lambda self: self.model.is_open)
-    @rule(process=processes, number=st.integers(0, 9), spared=st.integers(0, 3))
-    def deduct_nearly_all(self, process: int, number: int, spared: int) -> None:
+    @rule(process=processes, spared=spared)
+    def deduct_nearly_all(self, process: int, spared: int) -> None:
         quantity = max(1, self.model.available - spared)
-        self.deduct(process, [Deduction(f"all-{number}", 0, quantity)])
+        self.deduct(process, [Deduction(f"all-{next(_numbers)}", 0, quantity)])
 
-    @precondition(lambda self: self.model.is_open)
     @rule(process=processes, request_id=ids, quantity=quantities, adds=st.booleans())
     def correct(self, process: int, request_id: str, quantity: int, adds: bool) -> None:
         spoiled = self._loses(process)
@@ -185,14 +181,13 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(
         process=processes,
         number=numbers,
-        content=contents,
-        sells=st.booleans(),
+        tear=tears,
+        sells=st.sampled_from([False, False, True]),
         attempt=st.integers(0, 3),
     )
-    def reserve(
-        self, process: int, number: int, content: Content, sells: bool, attempt: int
-    ) -> None:
+    def reserve(self, process: int, number: int, tear: int, sells: bool, attempt: int) -> None:
         spoiled = self._loses(process)
+        content = _content(number, tear)
         order_id = self.first_order + number
         lines = [Line(self.product, content.quantity)]
         lines += [Line(self.more, content.more)] * content.more
@@ -208,21 +203,28 @@ class EngineMachine(RuleBasedStateMachine):
         reply = self.model.reserve(order_id, content, sells=sells, attempt=attempt)
         _check(reply, self._run(call), spoiled=spoiled)
 
-    @rule(
-        kind=st.sampled_from(["confirm", "confirm", "release", "get"]),
-        process=processes,
-        number=numbers,
-    )
+    @rule(number=numbers, process=processes, kind=kinds, is_late=st.booleans(), spared=spared)
+    def reserve_and_end(
+        self, number: int, process: int, kind: str, is_late: bool, spared: int
+    ) -> None:
+        """A late one meets somebody who has taken nearly all units meanwhile."""
+        self.reserve(1 - process, number, 0, False, 1)
+        if is_late:
+            self.time_passes(number)
+            self.order("get", process, number)
+            self.deduct_nearly_all(process, spared)
+        self.order(kind, process, number)
+
+    @rule(kind=kinds, process=processes, number=numbers)
     def order(self, kind: str, process: int, number: int) -> None:
         self._order(kind, process, self.first_order + number)
 
-    @precondition(lambda self: self.model.held_orders())
-    @rule(which=st.integers(0, 9))
-    def time_passes(self, which: int) -> None:
-        held = self.model.held_orders()
-        order_id = held[which % len(held)]
-        self._run(write(self._process(0).database, PAST, order_id))
-        self.model.orders[order_id].is_late = True
+    @rule(number=numbers)
+    def time_passes(self, number: int) -> None:
+        order_id = self.first_order + number
+        if order_id in self.model.held_orders():
+            self._run(write(self._process(0).database, PAST, order_id))
+            self.model.orders[order_id].is_late = True
 
     @rule(process=processes)
     def sweep(self, process: int) -> None:
@@ -242,9 +244,8 @@ class EngineMachine(RuleBasedStateMachine):
         more = self._run(self._process(0).stock.read(self.more))
         assert seen is not None
         assert more is not None
-        available = self.model.available if self.model.is_open else self.back_home
         assert (seen.available, seen.held, seen.sold) == (
-            available,
+            self.model.available,
             self.model.held,
             self.model.sold,
         )

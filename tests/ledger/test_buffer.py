@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from ledger.buffer import BufferSales
 from ledger.database import Database
-from ledger.engine.metrics import EngineMetrics
+from ledger.engine.metrics import SalesMetrics
 from ledger.products import Products
 from ledger.sales_mode import Mode, Modes
 from ledger.settings import MysqlUrl
@@ -32,7 +32,7 @@ _JOURNAL = (
 
 
 def new_sales(database: Database) -> BufferSales:
-    return BufferSales(database, EngineMetrics(CollectorRegistry()))
+    return BufferSales(database, SalesMetrics(CollectorRegistry()))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client import CollectorRegistry
 
+from ledger.audits import Audits
 from ledger.database import Database
 from ledger.dead_letters import DeadLetterRow, DeadLetters
 from ledger.errors import Conflict, LedgerConflictError
@@ -22,7 +23,7 @@ from ledger.metrics import LedgerMetrics
 from ledger.products import Products
 from ledger.settings import MysqlUrl
 from ledger.timeline import Timeline
-from sharding.events import Counts, EventId, Kind
+from sharding.events import EventId, Kind
 from sharding.orders import OrderState, request_id_of
 from sharding.partitions import Entry
 from tests.ledger.conftest import NewProduct, Stream, fetch, new_metrics, write
@@ -145,33 +146,38 @@ async def test_an_event_of_a_product_that_was_missing_is_applied_once_it_is_ther
     (closed,) = [each for each in await sale.all_letters() if each.id == letter.id]
     assert (closed.state, closed.actor, closed.remark) == ("retried", "ann", "put right")
     assert await sale.open_letters() == []
-    # The shard goes on from a later event, so what this one says of it is no news.
-    assert await sale.differences() == [("open", -5, 0)]
+    assert await sale.differences() == [("passed", -5, 0)]
     await sale.apply(sales_of(sale, 1))
     assert sale.drifts == 1
-    assert await sale.differences() == [("passed", -5, 0)]
 
 
-async def test_what_a_repair_has_made_up_for_is_not_applied_again(sale: Sale) -> None:
+async def test_a_difference_is_not_repaired_while_a_letter_may_explain_it(sale: Sale) -> None:
     await sale.lose_product()
     await sale.apply(sales_of(sale, 2, 3))
     await sale.find_product()
     await sale.apply(sale.events.mark(sale.product_id))
+    audits = Audits(sale.database)
+    (drift,) = [each for each in await audits.open_drifts() if each.product_id == sale.product_id]
+    with pytest.raises(LedgerConflictError) as caught:
+        await audits.confirm(drift)
+    assert caught.value.conflict is Conflict.DEAD_LETTERS_OPEN
     (letter,) = await sale.open_letters()
-    (drift,) = await fetch(
-        sale.database, "SELECT id FROM shard_drift WHERE product_id = %s", sale.product_id
-    )
-    missed = Counts(-5, 0, 5, 0)
-    repair = sale.events.repair(
-        sale.product_id, drift[0], ledger=missed, actor="eve", reason="counted"
-    )
-    await sale.apply(repair, sales_of(sale, 1))
-    assert await sale.counts() == (94, 0, 6)
-    (covered,) = [each for each in await sale.all_letters() if each.id == letter.id]
-    assert (covered.state, covered.actor) == ("discarded", "eve")
-    assert covered.remark == f"covered by repair {drift[0]}"
-    conflict, _ = await sale.refusal(letter)
-    assert conflict is Conflict.DEAD_LETTER_CLOSED
+    await sale.retry(letter)
+    assert await sale.differences() == [("passed", -5, 0)]
+    assert not await audits.confirm(drift)
+
+
+async def test_a_letter_that_explains_a_part_of_a_difference_leaves_the_rest(sale: Sale) -> None:
+    await sale.lose_product()
+    await sale.apply(sales_of(sale, 2, 3))
+    await sale.find_product()
+    sale.events.counts[sale.product_id]["available"] += 1
+    await sale.apply(sale.events.mark(sale.product_id))
+    (letter,) = await sale.open_letters()
+    await sale.retry(letter)
+    assert await sale.differences() == [("open", 1, 1)]
+    await sale.apply(sale.events.mark(sale.product_id))
+    assert await sale.differences() == [("open", 1, 1)]
 
 
 async def test_a_product_is_not_loaded_while_the_ledger_lacks_what_was_sold_of_it(

@@ -179,6 +179,7 @@ def _admin(
     return AdminService(
         products=fake,
         lifecycle=Lifecycle(cast(Any, stock), fake, gates, partitions=PARTITIONS, default_shards=6),
+        gates=gates,
         buffers=cast(Any, None),
         resharding=Resharding(PerServer([cast(Any, layouts)]), partitions=PARTITIONS),
         overview=cast(Any, None),

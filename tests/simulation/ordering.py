@@ -161,7 +161,7 @@ async def order_after_its_release(shop: Shop) -> None:
 
 async def order_past_a_home(shop: Shop) -> None:
     """A node with a line's home refuses one process or all of them while the order is sent, perhaps
-    several times; the first copy may be held up."""
+    several times; its first copy may be held up until a repeat has its answer."""
     rng, rows = shop.rng, shop.ledger.rows.values()
     split = [row.product_id for row in rows if row.shards > 1 and not row.max_per_user]
     if not split:
@@ -181,6 +181,8 @@ async def order_past_a_home(shop: Shop) -> None:
         await shop.pause(latest_s)
         await insist(shop, wanted, kind, tries=rng.randint(0, 2), attempt=attempt)
 
+    if rng.random() < 0.4:
+        await send(rng.choice((0, 2)), 0.0)
     repeats = (send(rng.choice((0, 2)), 0.3) for _ in range(rng.choice((0, 0, 1, 2))))
     await together(shut(), send(1, rng.choice((0.01, 0.3, 1.0))), *repeats)
     if rng.random() < 0.7:

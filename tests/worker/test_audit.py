@@ -68,7 +68,7 @@ async def test_a_unit_from_nowhere_is_reported_once_and_repaired_once(
     told = [
         line for line in worker.log.read_text().splitlines() if f'"product_id": {product}' in line
     ]
-    assert sum("live stock and ledger differ" in line for line in told) == 1
+    assert sum("ledger and stream differ" in line for line in told) == 1
 
 
 async def test_the_first_event_after_a_change_by_hand_is_named(

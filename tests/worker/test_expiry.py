@@ -33,6 +33,7 @@ from worker.metrics import WorkerMetrics
 from worker.share import Share
 
 ALERTS = Path(__file__).parents[2] / "deploy" / "alerts.yml"
+UNAUDITED = "InventoryNotAudited"
 LATE, UNWRITTEN, UNDONE = (
     "InventoryOrdersExpireLate",
     "InventoryLedgerWritesFail",
@@ -372,6 +373,10 @@ def test_alerts_speak_of_figures_that_processes_have() -> None:
         (LATE, "inventory_engine_orders_lag_seconds", "0x20", 0),
         (LATE, "inventory_engine_orders_lag_seconds", "11x20", 1),
         (LATE, "inventory_engine_orders_lag_seconds", "_x20", 1),
+        (UNAUDITED, "inventory_worker_audit_last_success_timestamp_seconds", "0+15x20", 0),
+        (UNAUDITED, "inventory_worker_audit_last_success_timestamp_seconds", "-301+0x20", 1),
+        (UNAUDITED, "inventory_worker_audit_last_success_timestamp_seconds", "_x20", 1),
+        (UNAUDITED, "inventory_engine_orders_lag_seconds", "0x20", 0),
         (UNWRITTEN, "inventory_worker_ledger_failures_in_a_row", "2x20", 0),
         (UNWRITTEN, "inventory_worker_ledger_failures_in_a_row", "0 1 2+1x20", 1),
         (UNDONE, 'inventory_worker_outbox_failing{kind="undo"}', "0x20", 0),

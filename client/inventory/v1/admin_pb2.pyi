@@ -1496,7 +1496,9 @@ class TimelineEntry(_message.Message):
     actor: _builtins.str
     """Who, where somebody said so."""
     available_before: _builtins.int
-    """Available units of the shard before it, of the product where it did not come by a stream; unset: not known."""
+    """Available units of the shard before it, of the product where it did not come by a stream, of the buffer where
+    that was sold; unset: not known.
+    """
     available_after: _builtins.int
     """The same after it."""
     def __init__(

@@ -272,6 +272,8 @@ class AdminServiceServicer:
     def Repair(self, request, context):
         """Enters a compensating entry for each difference that an audit found: once, however often and by however
         many it is called. It audits first, so events that are on their way to the ledger are never repaired.
+        FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: events of a shard were set aside that may explain its
+        difference, retry or discard them first; reason REPAIR_IMPOSSIBLE: a live count would be below zero.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

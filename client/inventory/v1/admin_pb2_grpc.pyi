@@ -104,6 +104,8 @@ class AdminServiceStub:
     Repair: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RepairRequest, _admin_pb2.RepairResponse]
     """Enters a compensating entry for each difference that an audit found: once, however often and by however
     many it is called. It audits first, so events that are on their way to the ledger are never repaired.
+    FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: events of a shard were set aside that may explain its
+    difference, retry or discard them first; reason REPAIR_IMPOSSIBLE: a live count would be below zero.
     """
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
     """Lists events that could not be applied to the ledger, oldest first."""
@@ -192,6 +194,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     Repair: _aio.UnaryUnaryMultiCallable[_admin_pb2.RepairRequest, _admin_pb2.RepairResponse]  # type: ignore[assignment]
     """Enters a compensating entry for each difference that an audit found: once, however often and by however
     many it is called. It audits first, so events that are on their way to the ledger are never repaired.
+    FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: events of a shard were set aside that may explain its
+    difference, retry or discard them first; reason REPAIR_IMPOSSIBLE: a live count would be below zero.
     """
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
     """Lists events that could not be applied to the ledger, oldest first."""
@@ -367,6 +371,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.RepairResponse, _abc.Awaitable[_admin_pb2.RepairResponse]]:
         """Enters a compensating entry for each difference that an audit found: once, however often and by however
         many it is called. It audits first, so events that are on their way to the ledger are never repaired.
+        FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: events of a shard were set aside that may explain its
+        difference, retry or discard them first; reason REPAIR_IMPOSSIBLE: a live count would be below zero.
         """
 
     @_abc_1.abstractmethod

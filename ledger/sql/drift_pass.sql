@@ -1,0 +1,4 @@
+UPDATE shard_drift SET
+    is_open = NULL,
+    state = 'passed'
+WHERE product_id = %s AND is_open = 1
