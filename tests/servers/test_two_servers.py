@@ -20,10 +20,12 @@ from inventory.client import (
     DeductItem,
     Event,
     EventKind,
+    Frozen,
     InvalidRequest,
     OrderLine,
     Outcome,
     OutcomeUnknown,
+    PreconditionFailed,
     RetryPolicy,
     Unavailable,
 )
@@ -200,8 +202,45 @@ async def test_lists_go_through_the_rows_of_all_servers(
     letters = [letter async for letter in all_letters(admin)]
     assert letters == sorted(set(letters))
     assert len(letters) == 6
+    for letter in letters:
+        await twins.caller.discard_dead_letter(letter, reason="a test's", actor="ann")
+    assert [letter async for letter in all_letters(admin)] == []
+    with pytest.raises(PreconditionFailed, match=f"dead letter {letters[-1]} was discarded"):
+        await twins.caller.retry_dead_letter(letters[-1], reason="again", actor="ann")
     for order in orders:
         await twins.caller.release(order)
+
+
+async def test_operators_reach_what_is_in_either_server(twins: Shop) -> None:
+    products = [
+        await twins.on_sale(20, buffer_percent=50, server=server) for server in MYSQL_SERVERS
+    ]
+    caller, (order,) = twins.caller, new_order_ids(1)
+    lines = [OrderLine(product, 2) for product in products]
+    assert (await caller.deduct_order(order, lines, attempt=1)).sold
+    for product_id in products:
+        assert (await caller.audit(product_id)).balanced
+        await caller.freeze(product_id, reason="a test", actor="ann")
+        with pytest.raises(Frozen):
+            await caller.deduct(product_id, 1)
+        await caller.unfreeze(product_id, reason="a test", actor="ann")
+        assert (await caller.deduct(product_id, 1)).accepted
+        released = await caller.release_buffer(product_id, 3, request_id="out", actor="ann")
+        assert (released.quantity, released.replayed) == (3, False)
+        kinds = {entry.kind async for entry in timeline(caller, product_id=product_id)}
+        assert {"reserve", "confirm", "freeze", "unfreeze", "buffer"} <= kinds
+    of_order = [entry async for entry in timeline(caller, order_id=order)]
+    assert {entry.product_id for entry in of_order} == set(products)
+    assert [entry.id for entry in of_order] == sorted({each.id for each in of_order}, reverse=True)
+
+
+async def timeline(caller: AsyncInventoryClient, **of: int) -> AsyncIterator[Any]:
+    before = -1
+    while before:
+        page = await caller.get_timeline(before_id=max(0, before), page_size=1, **of)
+        for entry in page.entries:
+            yield entry
+        before = page.next_before_id
 
 
 async def all_holds(caller: AsyncInventoryClient) -> AsyncIterator[Any]:
@@ -446,12 +485,12 @@ async def test_the_buffers_of_both_servers_are_sold_while_redis_is_gone(twins: S
         its.update({each: 1 for each, answer in zip(rest, answers, strict=True) if answer.accepted})
         hangs = await twins.caller.resolve(product_id, "hangs")
         its.update({"hangs": hangs.quantity} if hangs.quantity else {})
-        assert (await twins.caller.get_cluster()).mode == "redis"
         stock, ledger = await twins.drained(product_id)
         assert ledger.deductions == its
         assert (stock.total, stock.sold + stock.available + stock.buffer) == (20, 20)
         assert stock.sold == ledger.product.sold == len(its)
         assert stock.available == 0
+    assert (await twins.caller.get_cluster()).mode == "redis"
 
 
 async def bought(twins: Shop, product_id: int, names: Sequence[str]) -> dict[str, int]:
