@@ -140,6 +140,7 @@ async def test_what_was_sold_from_the_buffer_is_no_part_of_it_any_more(service: 
     async def read() -> Any:
         return (await service.inventory.GetStock(GetStockRequest(product_id=PRODUCT))).stock
 
+    service.gate.mode_epoch = 0
     before = await read()
     service.gate.mode_epoch = 3
     after = await read()
