@@ -255,7 +255,17 @@ class OrderRules(RuleBasedStateMachine):
             return model.confirm(wish.order_id)
         return model.release(wish.order_id) if wish.kind == "release" else model.get(wish.order_id)
 
+    def _was_refused_and_released(self, wish: Wish, reply: Reply, answer: OrderAnswer) -> bool:
+        """Of an order that was refused and released without ever having come, a copy hears what the
+        shard knows that it meets first: it holds nothing in either case."""
+        never_came = wish.order_id in self.model.barred and wish.order_id not in self.model.orders
+        is_refused = reply.outcome in (Outcome.REQUEST_MISMATCH, Outcome.INSUFFICIENT_STOCK)
+        is_released = answer.outcome is Outcome.RELEASED and answer.replayed
+        return wish.takes and never_came and is_refused and is_released
+
     def _check_order(self, wish: Wish, reply: Reply, answer: OrderAnswer, *, spoiled: bool) -> None:
+        if self._was_refused_and_released(wish, reply, answer):
+            return
         assert (answer.outcome, answer.reason) == (reply.outcome, reply.reason)
         # Whether an order is held for longer from now on the model does not know.
         if wish.kind != "extend":
