@@ -43,6 +43,8 @@ class Product:
     sold: int = 0
     open: bool = True
     pinned_shards: int = 0
+    frozen_reason: str = ""
+    """Of a product on sale."""
 
 
 class Inventory:
@@ -291,10 +293,16 @@ class OperatorSide(HoldCalls, JournalCalls, admin_pb2_grpc.AdminServiceServicer)
         return admin_pb2.Product(
             product_id=product_id,
             name=name,
-            status=inventory_pb2.PRODUCT_STATUS_CLOSED,
+            status=(
+                inventory_pb2.PRODUCT_STATUS_OPEN
+                if product.frozen_reason
+                else inventory_pb2.PRODUCT_STATUS_CLOSED
+            ),
             total_stock=product.total,
             available_stock=product.available,
             pinned_shards=product.pinned_shards,
+            frozen=bool(product.frozen_reason),
+            frozen_reason=product.frozen_reason,
         )
 
 

@@ -273,6 +273,7 @@ def test_a_service_in_good_health_has_no_findings(ctl, capsys):
     assert (code, printed["healthy"]) == (Exit.OK, True)
     assert {each["check"] for each in printed["findings"]} == {
         "reachable", "serving", "version", "mode", "partitions", "backlog", "schema",
+        "dead letters", "products",
     }  # fmt: skip
 
 
@@ -293,6 +294,32 @@ def test_what_is_wrong_is_found_with_a_remedy(ctl, capsys, inventory, spoil, che
     (finding,) = [each for each in printed["findings"] if not each["ok"]]
     assert code == Exit.REFUSED
     assert finding["check"] == check
+    assert said in finding["detail"]
+    assert finding["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check", "said"),
+    [
+        (
+            lambda inventory: inventory.journal.set_aside(
+                "below_zero 7", partition=3, event_id="1-7"
+            ),
+            "dead letters",
+            "below_zero 7",
+        ),
+        (
+            lambda inventory: setattr(inventory.products[1001], "frozen_reason", "it differs"),
+            "products",
+            "1 frozen, the first is 1001: it differs",
+        ),
+    ],
+)
+def test_what_waits_for_an_operator_is_found(ctl, capsys, inventory, spoil, check, said):
+    spoil(inventory)
+    code, printed = ctl.json(capsys, "doctor")
+    (finding,) = [each for each in printed["findings"] if not each["ok"]]
+    assert (code, finding["check"]) == (Exit.REFUSED, check)
     assert said in finding["detail"]
     assert finding["remedy"]
 

@@ -13,9 +13,17 @@ from rich.table import Table
 from inventory.cli.exits import Exit
 from inventory.cli.output import console, print_json, sentence_of
 from inventory.cli.session import Session, ended, session_of
-from inventory.client import Cluster, InventoryClient, InventoryError, Partition
+from inventory.client import (
+    Cluster,
+    InventoryClient,
+    InventoryError,
+    Partition,
+    Product,
+    ProductStatus,
+)
 
 DISTRIBUTION = "inventory-client"
+PAGE, PAGES_MAX = 1_000, 20
 MYSQL = "mysql"
 """The mode of a service that has no live stock beside its ledger, and so no partitions."""
 
@@ -73,6 +81,8 @@ def examine(session: Session, *, backlog_max: int) -> Iterator[Finding]:
             yield Finding("reachable", True, session.target)
             yield _serving(client)
             yield from _of_cluster(client.get_cluster(), backlog_max=backlog_max)
+            yield _letters(client)
+            yield _frozen(client)
     except InventoryError as error:
         yield Finding("answers", False, sentence_of(error), _advice(error))
 
@@ -134,6 +144,40 @@ def _schema(schema_version: int) -> Finding:
     if schema_version:
         return Finding("schema", True, f"version {schema_version}")
     return Finding("schema", False, "the ledger has no tables", "run `inventoryctl migrate`")
+
+
+def _letters(client: InventoryClient) -> Finding:
+    """Events that the ledger lacks: until somebody deals with them their products cannot be loaded."""
+    letters = client.list_dead_letters(page_size=1).letters
+    if not letters:
+        return Finding("dead letters", True, "none is open")
+    (oldest,) = letters
+    detail = f"open since {oldest.id}: {oldest.reason}"
+    remedy = "`inventoryctl deadletter list`, then retry or discard each"
+    return Finding("dead letters", False, detail, remedy)
+
+
+def _frozen(client: InventoryClient) -> Finding:
+    frozen = [each for each in _on_sale(client) if each.frozen]
+    if not frozen:
+        return Finding("products", True, "none on sale is frozen")
+    first = frozen[0]
+    detail = f"{len(frozen)} frozen, the first is {first.product_id}: {first.frozen_reason}"
+    remedy = (
+        f"`inventoryctl audit {first.product_id}`, repair what it finds, then `product unfreeze`"
+    )
+    return Finding("products", False, detail, remedy)
+
+
+def _on_sale(client: InventoryClient) -> Iterator[Product]:
+    """Of the first products; there may be very many."""
+    after = 0
+    for _ in range(PAGES_MAX):
+        page = client.list_products(after_product_id=after, page_size=PAGE)
+        yield from (each for each in page.products if each.status is ProductStatus.OPEN)
+        after = page.next_after_product_id
+        if not after:
+            return
 
 
 def _advice(error: InventoryError) -> str:
