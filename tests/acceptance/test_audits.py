@@ -223,6 +223,8 @@ async def test_what_is_held_of_a_frozen_product_expires_in_time(shop: Shop) -> N
         return (await shop.caller.get_stock(product)).available == 10
 
     await until(is_back, what="the hold has expired", within_s=APPLIED_WITHIN_S)
+    stock = await shop.caller.get_stock(product)
+    assert (stock.available, stock.held, stock.sold, stock.frozen) == (10, 0, 0, True)
 
 
 async def test_a_freeze_outlives_the_servers_that_know_of_it(shop: Shop) -> None:

@@ -15,6 +15,7 @@ from ledger.metrics import LedgerMetrics
 from ledger.settings import MysqlUrl
 from tests.ledger.conftest import NewProduct, fetch, new_metrics, write
 from tests.ledger.proxy import MysqlProxy
+from tests.waiting import eventually
 
 ADD_ONE = "UPDATE product_inventory SET low_stock = low_stock + 1 WHERE product_id = %s"
 LOW_STOCK = "SELECT low_stock FROM product_inventory WHERE product_id = %s"
@@ -320,6 +321,12 @@ def test_connections_that_the_network_reset_while_they_were_idle_are_noticed_by_
 
         return await database.transaction(run)
 
+    async def reset(proxy: MysqlProxy, database: Database) -> None:
+        proxy.reset()
+        idle = [connection._writer.transport for connection, _ in database._idle]
+        assert idle
+        await eventually(lambda: all(transport.is_closing() for transport in idle))
+
     async def run() -> None:
         async with (
             MysqlProxy(ledger_url.host, ledger_url.port) as proxy,
@@ -328,11 +335,9 @@ def test_connections_that_the_network_reset_while_they_were_idle_are_noticed_by_
             for _ in range(3):
                 answers = await asyncio.gather(*(ask(database) for _ in range(4)))
                 assert answers == [7] * 4
-                proxy.reset()
-                await asyncio.sleep(0.1)
+                await reset(proxy, database)
             assert await ask(database) == 7
-            proxy.reset()
-            await asyncio.sleep(0.1)
+            await reset(proxy, database)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(run())

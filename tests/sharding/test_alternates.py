@@ -12,7 +12,6 @@ from sharding.cluster import Cluster, LaneKind
 from sharding.events import Kind
 from sharding.lane import Node
 from sharding.metrics import StockMetrics
-from sharding.notes import NOTE_S
 from sharding.ordering import Orders
 from sharding.orders import Line, OrderAnswer, canonical, request_id_of, retake_id_of
 from sharding.outcomes import (
@@ -30,6 +29,7 @@ from sharding.placement import Layout, alternate_shard, base_partition, home_sha
 from sharding.reserving import Wanted
 from sharding.shards import Mode, Served, Shards
 from sharding.stock import Stock
+from tests import waiting
 from tests.sharding.conftest import LoadProduct, events_of, settings_for
 
 NOBODY_LISTENS = Node("127.0.0.1", 1)
@@ -583,7 +583,7 @@ async def test_an_order_at_an_alternate_is_found_after_the_shards_have_changed(
 
 
 async def test_a_crowd_that_a_proof_refuses_leaves_nothing_behind(
-    half: Half, orders: Orders, partitions: Partitions, load: LoadProduct
+    half: Half, orders: Orders, stock: Stock, partitions: Partitions, load: LoadProduct
 ) -> None:
     product = await load(0, 0, 0, 0, 1, 0)
     await half.stock.read(product)
@@ -592,8 +592,11 @@ async def test_a_crowd_that_a_proof_refuses_leaves_nothing_behind(
     assert (await reserve(half.orders, order_id, product)).outcome is Outcome.HELD
     refused = [await reserve(orders, next(_order_ids), product)]
     # Some of them come when the proof is over, and it is made anew.
-    for pause_s in (0, NOTE_S, 0, NOTE_S, 0):
-        await asyncio.sleep(pause_s)
+    proof = stock._catalogue.get(product)
+    assert proof is not None
+    for is_over in (False, True, False, True, False):
+        if is_over:
+            await waiting.eventually(lambda: proof.shortage.note is None)
         refused.append(await reserve(orders, next(_order_ids), product, attempt=0))
     assert {answer.outcome for answer in refused} == {Outcome.INSUFFICIENT_STOCK}
     # Who was accepted is known all the same.
