@@ -106,6 +106,9 @@ async def _make_up(transaction: Transaction, change: ShardChange, row: ShardRow)
     known = row.drift
     if known is None:
         return
+    if change.reset:  # the difference was one of the load before
+        await transaction.execute(statement("drift_end"), (DriftEnd.PASSED.value, known.id))
+        return
     done = (change.available, change.held, change.sold, change.loaded)
     left = _less(known.units, done)
     if any(left) or known.damaged:
