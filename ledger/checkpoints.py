@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 
 from ledger.database import Database, Transaction
+from ledger.engine_claim import Engine, require_engine
 from ledger.errors import PartitionsDifferError, ServersDifferError
-from ledger.modes import Engine, require_engine
 from ledger.servers import Place
 from ledger.statements import placeholders, statement, with_rows
 from sharding.events import EventId

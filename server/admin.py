@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from inventory.v1 import admin_pb2 as messages
-from ledger.buffers import Buffers, Release
+from ledger.buffer_releases import Buffers, Release
 from ledger.products import JournalKind, ProductRow, Products, ProductSettings
 from ledger.servers import PerServer
 from server import validation

@@ -24,7 +24,7 @@ _SIDES_OF_NUMBERS: Mapping[int, Side | None] = {
 }
 
 
-class Audits(Protocol):
+class ProductAuditor(Protocol):
     """What compares a product's units with the ledger, and compensates differences."""
 
     async def audit(self, product_id: int, *, wait_s: float) -> AuditReading: ...
@@ -44,7 +44,7 @@ class FreezableStock(Protocol):
 class AuditService:
     """One method for each call of the contract on audits, by its name in snake_case."""
 
-    auditors: PerServer[Audits]
+    auditors: PerServer[ProductAuditor]
     wait_s_max: float
 
     async def audit(

@@ -8,7 +8,7 @@ from grpc import StatusCode
 from structlog.typing import FilteringBoundLogger
 
 from ledger.audits import Audits
-from ledger.buffer import BufferSales
+from ledger.buffer_sales import BufferSales
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
 from ledger.demand import Demand
@@ -23,8 +23,7 @@ from ledger.sales_mode import Modes
 from ledger.servers import PerServer
 from server.admin import ShardCounts, Views
 from server.auditing import Auditor, LedgerAuditor
-from server.audits import Audits as Auditing
-from server.audits import FreezableStock
+from server.audits import FreezableStock, ProductAuditor
 from server.calls import Context
 from server.demand import DemandReporter
 from server.errors import RefusedError
@@ -83,7 +82,7 @@ class SellingEngine(Protocol):
 
     def lifecycle(self, products: PerServer[Products]) -> Lifecycle: ...
 
-    def auditors(self) -> PerServer[Auditing]: ...
+    def auditors(self) -> PerServer[ProductAuditor]: ...
 
     def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         """Work beside the calls, by name, until `ended`."""
@@ -162,7 +161,7 @@ class RedisEngine:
             default_shards=self._settings.default_shards,
         )
 
-    def auditors(self) -> PerServer[Auditing]:
+    def auditors(self) -> PerServer[ProductAuditor]:
         """Every shard is compared with the ledger."""
         return self._databases.each(
             lambda each: Auditor(self.stock, Products(each), Audits(each), Checkpoints(each))
@@ -233,7 +232,7 @@ class MysqlEngine:
             self.stock, products, self.gates, partitions=1, default_shards=1, has_buffer=False
         )
 
-    def auditors(self) -> PerServer[Auditing]:
+    def auditors(self) -> PerServer[ProductAuditor]:
         """The ledger is all there is."""
         return PerServer([LedgerAuditor(Audits(self._database))])
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
+from ledger.engine_claim import Engine
 from ledger.errors import LedgerError
 from ledger.migrate import schema_version
-from ledger.modes import Engine
 from ledger.sales_mode import Mode, ModeRow, Modes
 from ledger.servers import PerServer
 from sharding.cluster import Cluster

@@ -23,10 +23,11 @@ from prometheus_client import (
 from structlog.typing import FilteringBoundLogger
 
 from ledger.agreement import ANSWER_S, Agreement
-from ledger.buffers import Buffers
+from ledger.buffer_releases import Buffers
 from ledger.database import Database, databases
 from ledger.dead_letters import DeadLetters
 from ledger.engine.metrics import EngineMetrics, SalesMetrics
+from ledger.engine_claim import Engine, claim_for_mysql
 from ledger.errors import (
     EngineDiffersError,
     LedgerError,
@@ -41,7 +42,6 @@ from ledger.holds import Holds
 from ledger.letter_retries import LetterRetries
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import require_schema
-from ledger.modes import Engine, claim_for_mysql
 from ledger.products import Products
 from ledger.servers import PerServer
 from ledger.timeline import Timeline

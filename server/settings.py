@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from ledger.modes import Engine
+from ledger.engine_claim import Engine
 from ledger.settings import DemandSettings, LedgerSettings, parse_urls
 from sharding.settings import StockSettings, parse_address
 

@@ -19,7 +19,7 @@ from structlog.tracebacks import ExceptionDictTransformer
 
 from ledger.agreement import ANSWER_S, Agreement
 from ledger.audits import Audits
-from ledger.buffers import Buffers
+from ledger.buffer_releases import Buffers
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database, backoff_s, databases
 from ledger.demand import Demand
@@ -54,15 +54,15 @@ from sharding.stock import Stock
 from worker.applier import Applier
 from worker.audit import Audit
 from worker.breaker import Breaker, Suspects
-from worker.buffers import BufferKeeper, Releases
+from worker.buffer_releases import BufferKeeper, Releases
 from worker.demand import DemandKeeper
 from worker.drain import Drain
 from worker.expiry import Expiry
 from worker.freezes import FreezeKeeper, PartitionFreezes
 from worker.keeper import Keeper
 from worker.layouts import Reshaper
+from worker.leaving import Leaving
 from worker.metrics import WorkerMetrics
-from worker.modes import Leaving
 from worker.outbox import Errands, Undos
 from worker.settings import WorkerSettings
 from worker.share import Share, Shares
@@ -181,7 +181,12 @@ class _OfServer:
         self._settings = settings
         self._metrics = metrics
         self._failpoints = failpoints
-        self.share = Share(metrics, trim_lag_s=settings.trim_lag_s, place=database.place)
+        self.share = Share(
+            metrics,
+            trim_lag_s=settings.trim_lag_s,
+            partitions=settings.partitions,
+            place=database.place,
+        )
         leases = Leases(database, worker=_name(), ttl_s=settings.lease_ttl_s)
         self._tenancy = Tenancy(self.share, leases, metrics, ttl_s=settings.lease_ttl_s)
 
@@ -241,7 +246,7 @@ class _OfServer:
         releases = Releases(stock, buffers, outbox, metrics, self._failpoints)
         return {
             "releases": Errands(self.share, outbox, releases, metrics),
-            "buffers": BufferKeeper(self.share, stock, buffers, metrics, partitions=partitions),
+            "buffers": BufferKeeper(self.share, stock, buffers, metrics),
             "leaving": Leaving(
                 self.share,
                 self._partitions,
@@ -259,7 +264,7 @@ class _OfServer:
         layouts, demand = Layouts(self._database), Demand(self._database)
         settings, metrics = self._settings, self._metrics
         return {
-            "layouts": Reshaper(self.share, self._stock, layouts, settings, metrics),
+            "layouts": Reshaper(self.share, self._stock, layouts, metrics),
             "demand": DemandKeeper(self.share, self._stock, demand, layouts, settings, metrics),
         }
 
@@ -283,7 +288,7 @@ class _OfServer:
             "breaker": Breaker(
                 share, stock, freezes, audits, checkpoints, suspects, settings, metrics
             ),
-            "freezes": FreezeKeeper(share, stock, freezes, settings, metrics),
+            "freezes": FreezeKeeper(share, stock, freezes, metrics),
         }
 
 

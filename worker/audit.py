@@ -14,10 +14,10 @@ from ledger.products import Products
 from sharding.auditing import Marked
 from sharding.errors import StockUnavailableError
 from sharding.outcomes import Reason
-from sharding.placement import base_partition
 from sharding.stock import Stock
 from worker.breaker import Damage, Suspects
 from worker.metrics import WorkerMetrics
+from worker.pages import pages
 from worker.rounds import ROUNDS_PER_PERIOD, Round
 from worker.settings import WorkerSettings
 from worker.share import Share
@@ -25,7 +25,6 @@ from worker.waiting import wait_until
 
 TICK_S = 0.25
 AT_ONCE_MAX = 16
-PAGE = 1_000
 SHOW_EVERY_S = 1.0
 REPORT_EVERY_S = 3_600.0
 SCOPE = "hourly"
@@ -68,7 +67,6 @@ class Audit:
         self._audits = audits
         self._checkpoints = checkpoints
         self._suspects = suspects
-        self._partitions = settings.partitions
         self._round_s = settings.audit_every_s / ROUNDS_PER_PERIOD
         self._metrics = metrics
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
@@ -116,14 +114,12 @@ class Audit:
         self._round = Round(products, now_s, self._round_s)
 
     async def _on_sale(self) -> Sequence[int]:
-        found: list[int] = []
-        after = 0
-        while True:
-            page = await self._products.on_sale(after=after, limit=PAGE)
-            found += [each for each in page if self._owns(each)]
-            if len(page) < PAGE:
-                return found
-            after = page[-1]
+        return [
+            each
+            async for page in pages(self._products.on_sale, int)
+            for each in page
+            if self._share.owns(each)
+        ]
 
     async def _mark(self, within: Round, product_id: int) -> None:
         async with self._room:
@@ -192,10 +188,7 @@ class Audit:
         self._hour = _new_hour()
 
     def _ours(self, drifts: Collection[DriftRow]) -> Sequence[DriftRow]:
-        return [drift for drift in drifts if self._owns(drift.product_id)]
-
-    def _owns(self, product_id: int) -> bool:
-        return base_partition(product_id, self._partitions) in self._share.owned
+        return [drift for drift in drifts if self._share.owns(drift.product_id)]
 
 
 def _damages(product_id: int, marked: Marked) -> frozenset[Damage]:

@@ -14,7 +14,6 @@ from ledger.errors import LedgerError
 from ledger.freezes import Deficit, Freezes, Verdict
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
-from sharding.placement import base_partition
 from sharding.plans import Freeze
 from sharding.quantities import REASON_CHARS_MAX
 from sharding.stock import Stock
@@ -85,11 +84,14 @@ class Suspects:
             self._seen[product_id] = damages
         return bool(damages - before)
 
-    def take(self) -> list[Damage]:
-        """What was confirmed since the last call."""
-        found = sorted(self._confirmed)
-        self._confirmed.clear()
-        return found
+    @property
+    def confirmed(self) -> list[Damage]:
+        """What was seen twice and has not been presented."""
+        return sorted(self._confirmed)
+
+    def presented(self, damages: Iterable[Damage]) -> None:
+        """The ledger knows of these."""
+        self._confirmed.difference_update(damages)
 
 
 class _Deficit(NamedTuple):
@@ -180,17 +182,18 @@ class Breaker:
 
     async def _tick(self) -> None:
         try:
-            letters = await self._letters()
-            for evidence in (*map(of_letter, letters.items()), *await self._evidence()):
-                if self._owns(evidence.product_id):
+            letters, damages = await self._letters(), self._suspects.confirmed
+            known = (*map(of_letter, letters.items()), *map(of_damage, damages))
+            for evidence in (*known, *await self._evidence()):
+                if self._share.owns(evidence.product_id):
                     await self._present(evidence)
             self._last_letter = max([self._last_letter, *letters.values()])
+            self._suspects.presented(damages)
         except LedgerError:
             self._metrics.failures.labels("breaker").inc()
 
     async def _evidence(self) -> list[Evidence]:
-        found = [*map(of_damage, self._suspects.take())]
-        found += map(of_drift, await self._audits.open_drifts())
+        found = [*map(of_drift, await self._audits.open_drifts())]
         found += await self._proven_deficits()
         return found
 
@@ -209,7 +212,7 @@ class Breaker:
         units = {
             product_id: deficit
             for product_id, deficit in (await self._freezes.deficits()).items()
-            if self._owns(product_id)
+            if self._share.owns(product_id)
         }
         self._deficits.seen(units)
         checkpoints = await self._checkpoints.of(self._deficits.partitions)
@@ -256,9 +259,6 @@ class Breaker:
         if len(self._settled) >= SETTLED_MAX:
             self._settled.clear()  # the ledger remembers
         self._settled.add((product_id, key))
-
-    def _owns(self, product_id: int) -> bool:
-        return base_partition(product_id, self._settings.partitions) in self._share.owned
 
 
 def of_drift(drift: DriftRow) -> Evidence:

@@ -10,7 +10,6 @@ from ledger.demand import Demand, LiveProduct
 from ledger.errors import LedgerError
 from ledger.layouts import Layouts
 from sharding.errors import StockError
-from sharding.placement import base_partition
 from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
 from worker.scaling import AUTOMATIC_CHANGES_MAX, REPORT_AGE_S_MAX, Scaling, Wish, demand_of
@@ -90,7 +89,7 @@ class DemandKeeper:
             shards_above=self._settings.default_shards,
             pause_s=ROLLED_BACK_PAUSE_S,
         )
-        return [product for product in found if self._owns(product.product_id)]
+        return [product for product in found if self._share.owns(product.product_id)]
 
     async def _scale(self, products: list[LiveProduct]) -> None:
         demand = demand_of(await self._demand.reports(within_s=REPORT_AGE_S_MAX))
@@ -140,9 +139,6 @@ class DemandKeeper:
             except Exception as error:  # one product must not end the upkeep of all others
                 self._metrics.failures.labels("rebalance").inc()
                 log.error("levelling failed", product_id=product_id, exc_info=error)
-
-    def _owns(self, product_id: int) -> bool:
-        return base_partition(product_id, self._settings.partitions) in self._share.owned
 
 
 def _fields(wish: Wish, requests_per_s: int) -> dict[str, object]:

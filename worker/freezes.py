@@ -11,18 +11,16 @@ from ledger.errors import LedgerError
 from ledger.freezes import BREAKER, Decision, Freezes
 from sharding.errors import StockUnavailableError
 from sharding.outcomes import Reason
-from sharding.placement import base_partition
 from sharding.plans import Freeze
 from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
-from worker.settings import WorkerSettings
+from worker.pages import pages
 from worker.share import Share
 from worker.waiting import wait_until
 
 TICK_S = 0.5
 AGAIN_S = 2.0
 """How long what all shards know is left alone: a failover may have lost it since."""
-PAGE = 1_000
 AT_ONCE_MAX = 64
 CAUSES = (BREAKER, "operator")
 
@@ -44,13 +42,11 @@ class FreezeKeeper:
         share: Share,
         stock: Stock,
         freezes: Freezes,
-        settings: WorkerSettings,
         metrics: WorkerMetrics,
     ) -> None:
         self._share = share
         self._stock = stock
         self._freezes = freezes
-        self._partitions = settings.partitions
         self._metrics = metrics
         self._told: dict[int, _Told] = {}
         self._busy: set[int] = set()
@@ -78,14 +74,12 @@ class FreezeKeeper:
                 tasks.create_task(self._tell(decision), name=f"freeze {decision.product_id}")
 
     async def _decisions(self) -> list[Decision]:
-        found: list[Decision] = []
-        after = 0
-        while True:
-            page = await self._freezes.page(after=after, limit=PAGE)
-            found += [each for each in page if self._owns(each.product_id)]
-            if len(page) < PAGE:
-                return found
-            after = page[-1].product_id
+        return [
+            each
+            async for page in pages(self._freezes.page, _product_of)
+            for each in page
+            if self._share.owns(each.product_id)
+        ]
 
     def _is_due(self, decision: Decision) -> bool:
         if decision.product_id in self._busy:
@@ -115,8 +109,9 @@ class FreezeKeeper:
         for cause in CAUSES:
             self._metrics.frozen.labels(cause).set(causes[cause])
 
-    def _owns(self, product_id: int) -> bool:
-        return base_partition(product_id, self._partitions) in self._share.owned
+
+def _product_of(decision: Decision) -> int:
+    return decision.product_id
 
 
 class PartitionFreezes:
@@ -129,9 +124,23 @@ class PartitionFreezes:
     async def apply(self, partition: int) -> None:
         """LedgerError, StockUnavailableError: the partition had better stay shut. A damaged shard, which
         sells nothing anyway, keeps no other from opening."""
-        for product_id, freeze in (await self._freezes.at(partition)).items():
-            try:
-                await self._stock.freeze_at(partition, product_id, freeze)
-            except StockUnavailableError as error:
-                if error.reason is not Reason.SHARD_CORRUPT:
-                    raise
+        room = asyncio.Semaphore(AT_ONCE_MAX)
+
+        async def tell(product_id: int, freeze: Freeze) -> None:
+            async with room:
+                await self._tell(partition, product_id, freeze)
+
+        decisions = await self._freezes.at(partition)
+        told = await asyncio.gather(
+            *(tell(*decision) for decision in decisions.items()), return_exceptions=True
+        )
+        for failure in told:
+            if failure is not None:
+                raise failure
+
+    async def _tell(self, partition: int, product_id: int, freeze: Freeze) -> None:
+        try:
+            await self._stock.freeze_at(partition, product_id, freeze)
+        except StockUnavailableError as error:
+            if error.reason is not Reason.SHARD_CORRUPT:
+                raise

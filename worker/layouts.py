@@ -9,10 +9,8 @@ from ledger.errors import LedgerError
 from ledger.layouts import ChangeState, LayoutChange, Layouts, OpenChange
 from sharding.errors import LayoutPassedError, StockError
 from sharding.outcomes import State
-from sharding.placement import base_partition
 from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
-from worker.settings import WorkerSettings
 from worker.share import Share
 from worker.waiting import wait_until
 
@@ -47,13 +45,11 @@ class Reshaper:
         share: Share,
         stock: Stock,
         layouts: Layouts,
-        settings: WorkerSettings,
         metrics: WorkerMetrics,
     ) -> None:
         self._share = share
         self._stock = stock
         self._layouts = layouts
-        self._partitions = settings.partitions
         self._metrics = metrics
         self._busy: set[int] = set()
         self._pins_due_s = 0.0
@@ -91,7 +87,7 @@ class Reshaper:
             return
         self._pins_due_s = now_s + PINS_EVERY_S
         for product_id in await self._layouts.unmet_pins(pause_s=PIN_PAUSE_S):
-            if self._owns(product_id):
+            if self._share.owns(product_id):
                 await self._layouts.want_pin(product_id)
 
     async def _advance(self, found: OpenChange) -> None:
@@ -151,10 +147,7 @@ class Reshaper:
         return _key(found.change) in self._stuck
 
     def _is_ours(self, found: OpenChange) -> bool:
-        return self._owns(found.change.product_id)
-
-    def _owns(self, product_id: int) -> bool:
-        return base_partition(product_id, self._partitions) in self._share.owned
+        return self._share.owns(found.change.product_id)
 
 
 def _key(change: LayoutChange) -> tuple[int, int]:

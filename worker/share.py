@@ -6,6 +6,7 @@ from time import monotonic
 from ledger.servers import ALONE, Place
 from sharding.errors import StockUnavailableError
 from sharding.partitions import Checkpoint, StreamState
+from sharding.placement import base_partition
 from worker.metrics import WorkerMetrics
 from worker.progress import Lag, TrimPlan
 
@@ -16,11 +17,20 @@ class Share:
     All times are of the monotonic clock.
     """
 
-    def __init__(self, metrics: WorkerMetrics, *, trim_lag_s: float, place: Place = ALONE) -> None:
+    def __init__(
+        self,
+        metrics: WorkerMetrics,
+        *,
+        trim_lag_s: float,
+        partitions: int,
+        place: Place = ALONE,
+    ) -> None:
+        """`partitions`: of the whole cluster; `place`: of the MySQL server."""
         self.place = place
         """Of the MySQL server."""
         self._metrics = metrics
         self._trim_lag_s = trim_lag_s
+        self._partitions = partitions
         self.owned: frozenset[int] = frozenset()
         self.leased_until_s = 0.0
         self.away: set[int] = set()
@@ -41,6 +51,10 @@ class Share:
     def readable(self) -> list[int]:
         """Partitions whose events are to be read."""
         return sorted(self.owned - self.away)
+
+    def owns(self, product_id: int) -> bool:
+        """Whether a product is this worker's to look after: its base partition is."""
+        return base_partition(product_id, self._partitions) in self.owned
 
     def lease(self, owned: frozenset[int], until_s: float) -> None:
         """Take over what the ledger has leased to this worker."""

@@ -15,7 +15,7 @@ from deploy.local.greeting import greeting
 from deploy.local.report import report
 from deploy.local.stack import LocalStack
 from deploy.local.supervision import keep_running, report_end
-from ledger.modes import Engine
+from ledger.engine_claim import Engine
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -30,7 +30,7 @@ from deploy.local.process import Process
 from deploy.local.programs import Programs, find_programs
 from deploy.local.redis_cluster import RedisNode, start_cluster
 from deploy.local.waiting import Condition, together
-from ledger.modes import Engine
+from ledger.engine_claim import Engine
 
 PROJECT = Path(__file__).parents[2]
 PROMETHEUS_CONFIG = PROJECT / "deploy" / "prometheus.yml"

@@ -19,7 +19,7 @@ from deploy.local.folder import Folder
 from deploy.local.ports import HOST, PORTS, Ports, reserve, reserve_any
 from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
-from ledger.modes import Engine
+from ledger.engine_claim import Engine
 
 RUN = (sys.executable, "-m", "deploy.local", "run")
 READY_WITHIN_S = 60.0

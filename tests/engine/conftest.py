@@ -17,9 +17,9 @@ from ledger.engine.expiry import Expiry
 from ledger.engine.metrics import EngineMetrics, SalesMetrics
 from ledger.engine.orders import LedgerOrders
 from ledger.engine.stock import LedgerStock, Manner
+from ledger.engine_claim import claim_for_mysql
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import migrate
-from ledger.modes import claim_for_mysql
 from ledger.products import ProductRow, Products, ProductSettings
 from ledger.servers import PerServer
 from ledger.settings import MysqlUrl, parse_url

@@ -7,9 +7,9 @@ import pytest
 
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database
+from ledger.engine_claim import claim_for_mysql
 from ledger.errors import EngineDiffersError, PartitionsDifferError
 from ledger.migrate import migrate
-from ledger.modes import claim_for_mysql
 from ledger.products import JournalKind, Products
 from ledger.settings import MysqlUrl
 from server.errors import RefusedError

@@ -28,7 +28,7 @@ from inventory.v1 import admin_pb2 as admin_messages
 from inventory.v1 import inventory_pb2 as messages
 from inventory.v1.admin_pb2_grpc import AdminServiceStub
 from inventory.v1.inventory_pb2_grpc import InventoryServiceStub
-from ledger.modes import Engine
+from ledger.engine_claim import Engine
 from tests.engine.conftest import product_ids
 from tests.service.conftest import CALL_S, details_of, failure_of
 from tests.waiting import eventually

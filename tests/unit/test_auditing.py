@@ -63,12 +63,13 @@ def test_a_round_that_missed_a_shard_is_no_success(gap: Marked | None) -> None:
 def test_damage_is_believed_when_two_looks_in_a_row_find_it() -> None:
     suspects, gone = Suspects(), Damage(11, 1, 4, "its key is gone")
     assert suspects.look(11, frozenset({gone}))
-    assert suspects.take() == []
+    assert suspects.confirmed == []
     assert not suspects.look(11, frozenset())
     assert suspects.look(11, frozenset({gone}))
     assert not suspects.look(11, frozenset({gone}))
-    assert suspects.take() == [gone]
-    assert suspects.take() == []
+    assert suspects.confirmed == [gone]
+    suspects.presented([gone])
+    assert suspects.confirmed == []
     assert not suspects.look(12, frozenset())
 
 

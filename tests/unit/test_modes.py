@@ -7,7 +7,7 @@ from server.gate import Stance
 from server.modes import stance_of
 from sharding.events import EventId
 from sharding.partitions import UNKNOWN_STREAM, PartitionHead
-from worker.modes import _Leave
+from worker.leaving import _Leave
 
 SHUT = PartitionHead(is_open=False, reason="NO_HEAD", generation=0, number=0, partitions=0)
 MOVED = SHUT._replace(reason="NEW_OWNER", number=9)

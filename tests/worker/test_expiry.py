@@ -92,7 +92,7 @@ class Bench:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         metrics = WorkerMetrics(self.registry)
-        self.share = Share(metrics, trim_lag_s=60)
+        self.share = Share(metrics, trim_lag_s=60, partitions=PARTITIONS)
         self.share.lease(frozenset(range(PARTITIONS)), float("inf"))
         self.orders = FakeOrders()
         self.expiry = Expiry(self.share, self.orders, metrics)

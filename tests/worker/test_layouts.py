@@ -83,7 +83,7 @@ class Bench:
         self.stock, self.layouts = FakeStock(), Layouts(database)
         self.demand, self.products = Demand(database), Products(database)
         self.metrics = WorkerMetrics(self.registry)
-        self.share = Share(self.metrics, trim_lag_s=60)
+        self.share = Share(self.metrics, trim_lag_s=60, partitions=PARTITIONS)
         self.serve(range(PARTITIONS))
         self.settings = WorkerSettings(hot_rate_per_s=HOT, cold_after_s=1)
 
@@ -93,7 +93,7 @@ class Bench:
     @property
     def reshaper(self) -> Reshaper:
         stock = cast(Any, self.stock)
-        return Reshaper(self.share, stock, self.layouts, self.settings, self.metrics)
+        return Reshaper(self.share, stock, self.layouts, self.metrics)
 
     @property
     def keeper(self) -> DemandKeeper:

@@ -127,7 +127,7 @@ class Bench:
         self.registry = CollectorRegistry()
         metrics, settings = WorkerMetrics(self.registry), WorkerSettings(batch_age_ms_max=0)
         failpoints, checkpoints = Failpoints({}), Checkpoints(database)
-        self.share = Share(metrics, trim_lag_s=60)
+        self.share = Share(metrics, trim_lag_s=60, partitions=PARTITIONS)
         applier = Applier(Journal(database, new_metrics(), failpoints))
         self.drain = Drain(
             self.share,

@@ -19,6 +19,7 @@ from sharding.outcomes import Reason
 from sharding.shards import OpenTransfer
 from tests.ledger.conftest import create_database, fetch, new_metrics, write
 from tests.waiting import eventually
+from tests.worker.conftest import PARTITIONS
 from worker.metrics import WorkerMetrics
 from worker.outbox import NOTHING_TO_RETURN, PAUSE_MAX_S, RETURNED, Errands, Undos, pause_s
 from worker.share import Share
@@ -76,7 +77,7 @@ class Bench:
         metrics = WorkerMetrics(self.registry)
         self.database = database
         self.stock = FakeStock()
-        self.share = Share(metrics, trim_lag_s=60)
+        self.share = Share(metrics, trim_lag_s=60, partitions=PARTITIONS)
         outbox = Outbox(database)
         self.loops = [
             Errands(self.share, outbox, work(self.stock, outbox, metrics), metrics)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ledger.buffer import BufferSales
+from ledger.buffer_sales import BufferSales
 from ledger.database import Database
 from ledger.engine.metrics import SalesMetrics
 from ledger.products import Products

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.buffers import Buffers, Progress, Release, Released, Rule
+from ledger.buffer_releases import Buffers, Progress, Release, Released, Rule
 from ledger.database import Database
 from ledger.errors import Conflict, LedgerConflictError, UnknownProductError
 from ledger.products import JournalKind, ProductRow, Products

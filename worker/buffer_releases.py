@@ -1,24 +1,23 @@
 """Brings what left the buffer into the shards, and releases it where a product's rule says so."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection
 
 import structlog
 
-from ledger.buffers import Buffers, Release, Rule
+from ledger.buffer_releases import Buffers, Release, Rule
 from ledger.errors import LedgerConflictError, LedgerError
 from ledger.failpoints import Failpoints
 from ledger.outbox import Outbox, OutboxKind, OutboxRow
 from sharding.errors import StockUnavailableError
 from sharding.outcomes import ProductStock, State
-from sharding.placement import base_partition
 from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
+from worker.pages import pages
 from worker.share import Share
 from worker.waiting import wait_until
 
 TICK_S = 1.0
-RULES_AT_ONCE = 1_000
 AT_ONCE_MAX = 8
 ACTOR = "service"
 BROUGHT = "on sale"
@@ -75,14 +74,11 @@ class BufferKeeper:
         stock: Stock,
         buffers: Buffers,
         metrics: WorkerMetrics,
-        *,
-        partitions: int,
     ) -> None:
         self._share = share
         self._stock = stock
         self._buffers = buffers
         self._metrics = metrics
-        self._partitions = partitions
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -94,16 +90,11 @@ class BufferKeeper:
 
     async def _tick(self) -> None:
         try:
-            async for rules in self._pages():
-                await asyncio.gather(*map(self._follow, filter(self._is_ours, rules)))
+            async for rules in pages(self._buffers.rules, _product_of):
+                ours = [rule for rule in rules if self._share.owns(rule.product_id)]
+                await asyncio.gather(*map(self._follow, ours))
         except LedgerError:
             self._metrics.failures.labels("buffer").inc()
-
-    async def _pages(self) -> AsyncIterator[Sequence[Rule]]:
-        after = 0
-        while rules := await self._buffers.rules(after=after, limit=RULES_AT_ONCE):
-            yield rules
-            after = rules[-1].product_id
 
     async def _follow(self, rule: Rule) -> None:
         async with self._room:
@@ -131,8 +122,9 @@ class BufferKeeper:
                 why=reason,
             )
 
-    def _is_ours(self, rule: Rule) -> bool:
-        return base_partition(rule.product_id, self._partitions) in self._share.owned
+
+def _product_of(rule: Rule) -> int:
+    return rule.product_id
 
 
 def is_low(seen: ProductStock, rule: Rule) -> bool:

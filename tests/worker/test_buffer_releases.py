@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ledger.buffers import Buffers, Release, Rule
+from ledger.buffer_releases import Buffers, Release, Rule
 from sharding.errors import StockUnavailableError
 from sharding.outcomes import (
     Answer,
@@ -22,7 +22,7 @@ from tests.ledger.streams import fresh_request_ids
 from tests.waiting import eventually
 from tests.worker.conftest import PARTITIONS, StartWorker, World
 from tests.worker.test_repairs import agree
-from worker.buffers import BROUGHT, KEPT, BufferKeeper, is_low
+from worker.buffer_releases import BROUGHT, KEPT, BufferKeeper, is_low
 from worker.metrics import WorkerMetrics
 from worker.share import Share
 
@@ -157,7 +157,7 @@ async def test_nothing_is_released_while_a_part_of_the_live_stock_does_not_answe
 ) -> None:
     product_id = await buffered(opened, below=UNITS)
     metrics = WorkerMetrics(CollectorRegistry())
-    share, buffers = Share(metrics, trim_lag_s=60), releasing(opened)
+    share, buffers = Share(metrics, trim_lag_s=60, partitions=PARTITIONS), releasing(opened)
     share.lease(frozenset(range(PARTITIONS)), float("inf"))
     for stock, released in ((StuckStock(), 0), (opened.stock, BUFFER)):
         keeper = BufferKeeper(
@@ -165,7 +165,6 @@ async def test_nothing_is_released_while_a_part_of_the_live_stock_does_not_answe
             stock,  # type: ignore[arg-type]
             buffers,
             metrics,
-            partitions=PARTITIONS,
         )
         await keeper._tick()
         assert (await buffers.progress(product_id)).units == released
