@@ -180,6 +180,21 @@ async def test_a_letter_that_explains_a_part_of_a_difference_leaves_the_rest(sal
     assert await sale.differences() == [("open", 1, 1)]
 
 
+async def test_a_load_that_is_applied_late_ends_the_difference_of_the_one_before(
+    sale: Sale,
+) -> None:
+    sale.events.counts[sale.product_id]["available"] += 1
+    await sale.apply(sale.events.mark(sale.product_id))
+    assert await sale.differences() == [("open", 1, 0)]
+    await sale.lose_product()
+    sale.events.counts[sale.product_id] = dict.fromkeys(("available", "held", "sold", "loaded"), 0)
+    await sale.apply(sale.events.load(sale.product_id, 60, epoch=2))
+    await sale.find_product()
+    (letter,) = await sale.open_letters()
+    await sale.retry(letter)
+    assert await sale.differences() == [("passed", 1, 0)]
+
+
 async def test_a_product_is_not_loaded_while_the_ledger_lacks_what_was_sold_of_it(
     sale: Sale,
 ) -> None:
