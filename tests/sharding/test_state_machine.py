@@ -542,10 +542,12 @@ class StockMachine(OrderRules):
         shards = Shards(cluster, self.product, Layout(0, self.model.shards))
         home = shards.partitions[home_shard(request.request_id, self.model.shards)]
         found = self._run(shards.resolve(home, request.request_id, Tombstone.NONE, epoch=0))
-        # An id of several contents may have been refused for good as another one.
+        # An id of several contents may have been refused for good as another one; where only the users
+        # differ, the answer of that one has said so, and the kernel does not tell whose refusal it is.
         if (found.status, found.quantity) == (Status.REFUSED_BEFORE, request.quantity):
             wanted = Record("refused", request.quantity, request.user_id)
-            assert self.model.records.setdefault(request.request_id, wanted) == wanted
+            kept = self.model.records.setdefault(request.request_id, wanted)
+            assert kept._replace(user_id=request.user_id) == wanted
 
     def _adjust(
         self, process: int, kind: str, request_id: str, quantity: int
