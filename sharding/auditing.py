@@ -46,8 +46,10 @@ class Auditing:
             return None
         shards = Shards(self._cluster, product_id, listing.layout, earlier=listing.earlier)
         found = await asyncio.gather(
-            *(_mark(shards, partition, listing.epoch) for partition in shards.partitions),
-            *(_mark_retired(shards, partition, listing.epoch) for partition in shards.retired),
+            *(
+                _mark(shards, partition, listing.epoch)
+                for partition in (*shards.partitions, *shards.retired)
+            )
         )
         return Marked(
             listing.epoch,
@@ -77,20 +79,13 @@ class Auditing:
 
 
 async def _mark(shards: Shards, partition: int, epoch: int) -> Marker | Fault | None:
-    """None: the shard has another epoch, and nothing to say of this one."""
+    """None: the shard has another epoch, and nothing to say of this one; or it is one that left, and the
+    change that brought it was taken back before it came."""
     try:
         return await shards.mark(partition, epoch=epoch)
     except MissingShardError:
+        if partition in shards.retired:
+            return None
         return Fault(partition, Reason.SHARD_CORRUPT, "its key is gone")
-    except StockUnavailableError as error:
-        return Fault(partition, error.reason, error.detail)
-
-
-async def _mark_retired(shards: Shards, partition: int, epoch: int) -> Marker | Fault | None:
-    """A change that was taken back may never have come to the shard."""
-    try:
-        return await shards.mark(partition, epoch=epoch)
-    except MissingShardError:
-        return None
     except StockUnavailableError as error:
         return Fault(partition, error.reason, error.detail)
