@@ -248,7 +248,8 @@ async def test_a_deadline_cuts_the_wait_and_not_the_work(service: Service) -> No
     await until(lambda: bool(service.stock.taken))
     again = await deduct(service, request())
     assert error.code() is StatusCode.DEADLINE_EXCEEDED
-    await until(lambda: calls(service, "DEADLINE_EXCEEDED") == 1)
+    # Which of the two it is counted as depends on how long the call was on its way.
+    await until(lambda: calls(service, "DEADLINE_EXCEEDED") + calls(service, "CANCELLED") == 1)
     assert (again.outcome, again.replayed) == (OUTCOME_DEDUCTED, True)
 
 
