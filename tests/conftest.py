@@ -1,10 +1,23 @@
-"""One real Redis Cluster and MySQL for the whole run, started when the first test asks for them."""
+"""One real Redis Cluster and MySQL for each process of the run, started for the first test that asks."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
 from deploy.local.stack import LocalStack
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Short tests come last, so that processes that share the run end at the same time."""
+    items.sort(key=lambda item: item.path.parent.name == "unit")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> object:
+    """Keep together what shares something, where several processes share the run."""
+    from tests.sharing import ByGroup  # noqa: PLC0415  # who runs in one process needs no xdist
+
+    return ByGroup(config)
 
 
 @pytest.fixture(scope="session")
