@@ -4,13 +4,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-SOURCES := server sharding ledger worker deploy client tests
+# Which Redis the tests run on: installed, redis8, valkey9, or the path of a program.
+SERVER ?= installed
+# How many processes share the suite, each with a cluster and a database of its own.
+JOBS ?= 2
+MATRIX := $(VENV)/matrix/.installed
+MATRIX_IF_CHOSEN := $(if $(filter redis8 valkey9,$(SERVER)),$(MATRIX))
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help install run demo test bench check lint types proto proto-check format lock clean \
-	machine machine-for-test
+	machine machine-for-test matrix
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,11 +25,11 @@ install: machine $(INSTALLED)  ## make .venv from requirements.lock, with client
 run: install  ## the whole service on this machine, in the foreground, with a demo product
 	@$(BIN)/python -m deploy.local run
 
-demo: install  ## one flash sale with a server process and a worker killed in the middle
+demo: install  ## one flash sale with a server process, a worker and a Redis master killed in the middle
 	@$(BIN)/python -m deploy.demo
 
-test: machine-for-test $(INSTALLED)  ## the whole suite on a real Redis Cluster and MySQL
-	@$(BIN)/python -m pytest
+test: machine-for-test $(INSTALLED) $(MATRIX_IF_CHOSEN)  ## the whole suite on a real Redis Cluster and MySQL
+	@INVENTORY_TEST_REDIS=$(SERVER) $(BIN)/python -m pytest --numprocesses $(JOBS) --no-loadscope-reorder
 
 bench: install  ## measure throughput and latency on this machine
 	@$(BIN)/python -m tests.bench
@@ -48,7 +53,9 @@ format: install  ## let ruff repair and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-lock: machine  ## resolve the newest allowed versions into requirements.lock
+matrix: $(MATRIX)  ## servers that the tests may run on, Redis 8 and Valkey 9, into .venv
+
+lock: machine  ## resolve the newest allowed versions into the lock files
 	@PYTHON=$(PYTHON) deploy/lock
 
 clean:  ## remove .venv and what tools leave behind
@@ -64,4 +71,9 @@ machine-for-test:
 # The order-only prerequisite lets bootstrap install python3-venv first, and never makes .venv stale.
 $(INSTALLED): requirements.lock pyproject.toml client/pyproject.toml | machine
 	@deploy/venv $(PYTHON) $(VENV)
+	@touch $@
+
+$(MATRIX): requirements-matrix.lock | $(INSTALLED)
+	@$(BIN)/python -m pip --quiet --disable-pip-version-check install --upgrade --no-deps \
+		--require-hashes --requirement $< --target $(@D)
 	@touch $@

@@ -1,10 +1,30 @@
-"""One real Redis Cluster and MySQL for the whole run, started when the first test asks for them."""
+"""One real Redis Cluster and MySQL for each process of the run, started for the first test that asks."""
 
+import os
 from collections.abc import AsyncIterator
 
 import pytest
 
+from deploy.local.programs import TEST_REDIS, find_redis
 from deploy.local.stack import LocalStack
+
+
+def pytest_report_header() -> str:
+    """Which Redis is tested."""
+    return f"redis: {find_redis(os.environ.get(TEST_REDIS, ''))}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Short tests come last, so that processes that share the run end at the same time."""
+    items.sort(key=lambda item: item.path.parent.name == "unit")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Keep together what shares something, where several processes share the run."""
+    from tests.sharing import ByGroup  # noqa: PLC0415  # who runs in one process needs no xdist
+
+    return ByGroup(config, log)
 
 
 @pytest.fixture(scope="session")

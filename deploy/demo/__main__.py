@@ -1,8 +1,8 @@
 """One flash sale on a service of its own: `make demo`.
 
 Buyers want more than there is, some of them send everything twice or again; in the middle a server
-process and a worker are killed. At the end the units are counted from three sides: what the buyers were
-told, what Redis has, what MySQL has. Exit code 1 names what does not add up.
+process, a worker and a Redis master are killed. At the end the units are counted from three sides: what
+the buyers were told, what Redis has, what MySQL has. Exit code 1 names what does not add up.
 """
 
 import argparse
@@ -11,12 +11,12 @@ import random
 import secrets
 import signal
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 from rich.console import Console
 from rich.progress import Progress
 
-from deploy.demo.accidents import kill_server_process, kill_worker
+from deploy.demo.accidents import kill_master, kill_server_process, kill_worker, start_again
 from deploy.demo.balance import Operator, faults, terms
 from deploy.demo.history import History
 from deploy.demo.purchases import errands, purchases
@@ -37,8 +37,9 @@ DEMAND = 1.3
 UNITS_MIN = 1_000
 """With fewer units they may all be sold before any can be removed."""
 RESTOCKED_PART, REMOVED_PART = 0.05, 0.01
-RESTOCK_AT, SERVER_KILLED_AT, WORKER_KILLED_AT = 0.2, 0.35, 0.55
-"""Parts of the buyers that have their answer by then."""
+RESTOCK_AT, SERVER_KILLED_AT, WORKER_KILLED_AT, MASTER_KILLED_AT = 0.2, 0.3, 0.4, 0.5
+MASTER_BACK_AT, MASTER_AWAY_S_MAX = 0.95, 8.0
+"""Parts of the buyers that have their answer by then; a master stays away no longer than so."""
 OFF, INTERRUPTED = 1, 130
 """Exit codes."""
 OPEN_WITHIN_S, DRAINED_WITHIN_S = 20.0, 60.0
@@ -143,6 +144,12 @@ class Demo:
         await kill_server_process(self._stack, self._say)
         await self._history.reached(WORKER_KILLED_AT)
         await kill_worker(self._stack, self._say)
+        await self._history.reached(MASTER_KILLED_AT)
+        node = await kill_master(self._stack, self._say)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MASTER_AWAY_S_MAX):
+                await self._history.reached(MASTER_BACK_AT)
+        await start_again(node, self._say)
 
     async def _drain(self, client: AsyncInventoryClient, bars: Progress) -> None:
         """Wait until the ledger has applied every event."""

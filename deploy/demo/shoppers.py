@@ -8,8 +8,8 @@ from deploy.demo.purchases import Errand, Purchase
 from deploy.local.waiting import together
 from inventory.client import AsyncInventoryClient, Deduction, DeductItem, RetryPolicy
 
-PATIENT = RetryPolicy(deadline_s=30.0)
-"""A buyer outlasts the restart of a server process."""
+PATIENT = RetryPolicy(deadline_s=60.0)
+"""A buyer outlasts the restart of a server process and the failover of a Redis master."""
 LANES = 64
 FIRST, UNKNOWN, REPEATED = 1, 0, 2
 ROUNDS_MAX = 5

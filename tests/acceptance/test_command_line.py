@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ NOBODY = "127.0.0.1:9"
 """Nothing listens on the discard port here."""
 REFUSED, USAGE, REJECTED, UNAVAILABLE = 1, 2, 3, 4
 FROZEN_WITHIN_S = 20.0
+HEALTHY_WITHIN_S = 30.0
 
 _product_ids = map(str, count(900_001))
 
@@ -103,13 +105,20 @@ async def test_the_ledgers_row_and_the_balance_of_a_simulated_sale(
 ) -> None:
     show = await inventoryctl(target, "--json", "product", "show", product)
     sale = await inventoryctl(target, "--json", "simulate", product, "--buyers", "150")
-    doctor = await inventoryctl(target, "--json", "doctor")
-    assert (show.code, sale.code, doctor.code) == (0, 0, 0)
+    assert (show.code, sale.code) == (0, 0)
     assert show.message["status"] == "PRODUCT_STATUS_OPEN"
     assert (show.message["total_stock"], show.message["shards"]) == (100, 6)
     assert (sale.message["accepted"], sale.message["refused"]) == (100, 50)
     assert sale.message["balanced"]
-    assert doctor.message["healthy"]
+    await until(
+        partial(is_healthy, target), what="the doctor finds nothing", within_s=HEALTHY_WITHIN_S
+    )
+
+
+async def is_healthy(target: str) -> bool:
+    """What other tests stopped may be on its way back."""
+    doctor = await inventoryctl(target, "--json", "doctor")
+    return doctor.code == 0 and bool(doctor.message["healthy"])
 
 
 async def test_a_unit_from_nowhere_stops_a_sale_until_it_is_repaired(

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,8 @@ from inventory.client import Deduction, Outcome, ProductStatus, RequestMismatch,
 from tests.acceptance.shop import Shop
 
 BUYERS_PER_S = 500
+WAVE = 1_250
+"""So many buyers come between two changes at most, however long a change takes: it must find units."""
 SENT_AGAIN = 10
 """One request of so many is sent again later, through the other server."""
 AGAIN_WITHIN_S = 3.0
@@ -38,6 +41,8 @@ class Crowd:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._stopping = False
+        self._invited = 0
+        self._invitation = asyncio.Event()
 
     @property
     def accepted(self) -> dict[str, int]:
@@ -46,26 +51,34 @@ class Crowd:
 
     async def come(self) -> None:
         """One after the other until told to stop; a call that fails ends the test."""
-        clock = asyncio.get_running_loop().time
-        began_s = clock()
         async with asyncio.TaskGroup() as buyers:
             for number in count():
+                while number >= self._invited and not self._stopping:
+                    self._invitation.clear()
+                    await self._invitation.wait()
                 if self._stopping:
                     break
                 buyers.create_task(self._buy(number))
-                await asyncio.sleep(max(0, began_s + number / BUYERS_PER_S - clock()))
+                await asyncio.sleep(1 / BUYERS_PER_S)
 
     async def flow(self, more: int) -> None:
-        """Return when so many more were answered."""
+        """Invite a wave of buyers and return when so many more were answered."""
+        self._invite(WAVE)
         await self._reached(self.outcomes.total, self.outcomes.total() + more)
 
     async def sold_out(self) -> None:
-        """Return when buyers are refused, one after the other."""
+        """Invite everybody and return when buyers are refused, one after the other."""
+        self._invite(sys.maxsize)
         await self._reached(lambda: self.outcomes[Outcome.INSUFFICIENT_STOCK], AFTER_THE_LAST)
 
     def stop(self) -> None:
         """No new buyers; those under way get their answers."""
         self._stopping = True
+        self._invitation.set()
+
+    def _invite(self, more: int) -> None:
+        self._invited += more
+        self._invitation.set()
 
     async def _reached(self, counted, goal: int) -> None:  # type: ignore[no-untyped-def]
         async def enough() -> bool:

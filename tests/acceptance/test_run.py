@@ -79,5 +79,7 @@ async def test_the_demo_ends_balanced() -> None:
     assert "seed 7" in demo.stdout
     assert "killed server process" in demo.stdout
     assert "killed worker" in demo.stdout
+    assert "killed Redis master" in demo.stdout
+    assert "is back, as a replica" in demo.stdout
     assert "OFF" not in demo.stdout
     assert "balanced" in demo.stdout

@@ -17,6 +17,7 @@ BUYERS = 20
 PLENTY = 1_000_000
 STOP_GRACE_S = 12.0
 DIES_WITHIN_S = 30.0
+TRIMMED_WITHIN_S = 90.0
 QUICK_TO_REPLACE = {"INVENTORY_LEASE_TTL_S": "1"}
 NOTHING_KEPT = {"INVENTORY_TRIM_LAG_S": "0"}
 PARTITIONS = 48
@@ -140,7 +141,7 @@ async def until_only_anchors_are_left(shop: Shop) -> None:
     async def trimmed() -> bool:
         return await longest(shop, streams) == 1
 
-    await until(trimmed, what="streams are trimmed", within_s=DIES_WITHIN_S)
+    await until(trimmed, what="streams are trimmed", within_s=TRIMMED_WITHIN_S)
 
 
 async def longest(shop: Shop, streams: set[str]) -> int:

@@ -53,21 +53,28 @@ class Collector(Generic[Answer]):
         self._watched = watched
         self.answers: list[Answer] = []
         self.is_over = False
+        self._has_answer = asyncio.Event()
 
     def take(self, answer: Answer) -> None:
         self.answers.append(answer)
+        self._has_answer.set()
 
     async def measure(
         self, lanes: Sequence[Coroutine[None, None, None]], *, warm_up_s: float, seconds: float
     ) -> Window[Answer]:
-        """Run the lanes and return what came in the window in their middle."""
+        """Run the lanes and return what came in the window in their middle.
+
+        It stays open until there is an answer: a rate of none has no CPU for each.
+        """
         async with asyncio.TaskGroup() as tasks:
             for number, lane in enumerate(lanes):
                 tasks.create_task(lane, name=f"lane-{number}")
             await asyncio.sleep(warm_up_s)
             self.answers.clear()
+            self._has_answer.clear()
             start_s, before = time.perf_counter(), self.cpu_s()
             await asyncio.sleep(seconds)
+            await self._has_answer.wait()
             elapsed_s, after = time.perf_counter() - start_s, self.cpu_s()
             answers = self.answers[:]
             self.is_over = True

@@ -11,17 +11,25 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("sharding", "tests")
+COPIED = ("sharding", "ledger", "tests")
 PYTEST_TESTS_FAILED = 1
 
 
 class Mutation(NamedTuple):
-    """One text of one file, replaced by another; `guard` is the test that must then fail."""
+    """One text of one file, replaced by another; `guard` is the test that must then fail.
+
+    Both stand in the folder of a part, the test in that of its tests.
+    """
 
     file: str
     present: str
     instead: str
     guard: str
+    part: str = "sharding"
+
+    @property
+    def test(self) -> str:
+        return f"tests/{self.part}/{self.guard}"
 
 
 MUTATIONS = {
@@ -85,7 +93,53 @@ MUTATIONS = {
         "lua/include/head.lua",
         'if values[1] ~= redis.call("CLUSTER", "MYID") then return nil, { "fenced", "NEW_OWNER" } end',
         "",
-        "test_fence.py",
+        "test_fence.py::test_a_head_of_another_node_or_of_the_past_refuses_everything",
+    ),
+    "the number in the fence": Mutation(
+        "lua/include/head.lua",
+        "head.generation == seen_generation and head.number < seen_number",
+        "false",
+        "test_fence.py::test_a_head_of_another_node_or_of_the_past_refuses_everything",
+    ),
+    "the wait for a replica": Mutation(
+        "cluster.py",
+        'return self.settings.durability == "replicated"',
+        "return False",
+        "test_fence.py::test_what_no_replica_confirms_is_unknown_and_not_accepted",
+    ),
+    "the word of the replica": Mutation(
+        "lane.py",
+        "confirmed = self.replies[-1] if self.waits else replicas",
+        "confirmed = replicas",
+        "test_lane.py::test_too_few_replicas_spoil_the_round_but_not_its_error_replies",
+    ),
+    "the check of a type": Mutation(
+        "lua/deduct.lua",
+        'refusal = wrong_type(KEYS[10], "zset", "deadlines") or wrong_type(KEYS[11], "hash", "users")',
+        "",
+        "test_fence.py"
+        "::test_a_key_of_another_type_changes_nothing_and_after_repair_the_same_id_succeeds",
+    ),
+    "the check that an event was appended": Mutation(
+        "lua/include/events.lua",
+        'if type(reply) == "table" and reply.err then',
+        "if false then",
+        "test_fence.py"
+        "::test_a_key_of_another_type_changes_nothing_and_after_repair_the_same_id_succeeds",
+    ),
+    "the compare-and-set of a checkpoint": Mutation(
+        "journal.py",
+        "moved = [move.partition for move in moves if found.get(move.partition) != move.start]",
+        "moved: list[int] = []",
+        "test_journal.py::test_workers_that_overlap_apply_every_event_once",
+        part="ledger",
+    ),
+    "the end of a batch that another worker applied": Mutation(
+        "journal.py",
+        "if all(found.get(move.partition) == move.end.id for move in moves):",
+        "if False:",
+        "test_journal.py::test_a_commit_whose_reply_was_lost_is_not_done_twice",
+        part="ledger",
     ),
     "the tombstone of a resolved request": Mutation(
         "lua/include/serve.lua",
@@ -205,11 +259,11 @@ MUTATIONS = {
 def test_the_kernel_without(name: str, tmp_path: Path) -> None:
     mutation = MUTATIONS[name]
     house = _house(tmp_path)
-    path = house / "sharding" / mutation.file
+    path = house / mutation.part / mutation.file
     text = path.read_text()
     assert text.count(mutation.present) == 1, f"{mutation.file} has no such line any more"
     path.write_text(text.replace(mutation.present, mutation.instead))
-    done = _run(house, [mutation.guard])
+    done = _run(house, [mutation.test])
     assert done.returncode == PYTEST_TESTS_FAILED, done.stdout[-4_000:] + done.stderr[-2_000:]
     summary = done.stdout.rstrip().rsplit("\n", 1)[-1]
     assert "failed" in summary, summary
@@ -217,7 +271,7 @@ def test_the_kernel_without(name: str, tmp_path: Path) -> None:
 
 
 def test_the_kernel_as_it_is_passes_all_of_them(tmp_path: Path) -> None:
-    guards = sorted({mutation.guard for mutation in MUTATIONS.values()})
+    guards = sorted({mutation.test for mutation in MUTATIONS.values()})
     done = _run(_house(tmp_path), guards)
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
 
@@ -226,7 +280,7 @@ def _run(house: Path, guards: Sequence[str]) -> subprocess.CompletedProcess[str]
     return subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
-            *(f"tests/sharding/{guard}" for guard in guards),
+            *guards,
         ],
         cwd=house,
         capture_output=True,

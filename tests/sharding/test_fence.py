@@ -13,7 +13,7 @@ from sharding.cluster import Cluster, LaneKind
 from sharding.errors import NotOpenableError, PartitionCountError, StockUnavailableError
 from sharding.events import BEFORE_ALL, EventId, Kind, anchor, decode
 from sharding.metrics import StockMetrics
-from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, Partitions
 from sharding.stock import Stock
 from tests.sharding.conftest import entries_of, plan_for, settings_for
@@ -159,6 +159,30 @@ async def test_an_entry_that_a_promoted_node_lacks_is_not_replicated(
     assert not await partitions.replicated(opened, ledger=0, last=lost)
 
 
+async def test_what_no_replica_confirms_is_unknown_and_not_accepted(
+    services: LocalStack, partitions: Partitions
+) -> None:
+    async with _product_of_two(services, partitions, redis_timeout_ms=200) as (
+        stock,
+        _,
+        product,
+        _,
+    ):
+        request = Deduction("alone", product, 1)
+        replicas = [node for node in services.redis if not await node.is_master()]
+        for replica in replicas:
+            replica.process.pause()
+        try:
+            (unconfirmed,) = await stock.deduct([request])
+        finally:
+            for replica in replicas:
+                replica.process.resume()
+        (again,) = await stock.deduct([request._replace(attempt=2)])
+    assert unconfirmed.outcome is Outcome.UNAVAILABLE
+    assert unconfirmed.reason in MAY_HAVE_RUN
+    assert (again.outcome, again.replayed) == (Outcome.DEDUCTED, True)
+
+
 async def test_a_head_behind_the_ledger_is_not_opened(partitions: Partitions, opened: int) -> None:
     with pytest.raises(NotOpenableError, match="behind"):
         await partitions.open(opened, [Checkpoint(EventId(1, 9), "whatever")], opening=2)
@@ -259,11 +283,11 @@ async def test_records_outlive_one_rotation_and_not_three(
 
 @asynccontextmanager
 async def _product_of_two(
-    services: LocalStack, partitions: Partitions
+    services: LocalStack, partitions: Partitions, **changes: object
 ) -> AsyncIterator[tuple[Stock, Cluster, int, int]]:
     """A product with 100 units in each of two shards; yields the partition of one of them, too."""
     settings = settings_for(
-        services, partitions=PARTITIONS, default_shards=1, redis_patience_ms=300
+        services, partitions=PARTITIONS, default_shards=1, redis_patience_ms=300, **changes
     )
     metrics = StockMetrics(CollectorRegistry())
     cluster = await Cluster.connect(settings, metrics)
@@ -316,7 +340,7 @@ async def test_a_shard_with_a_damaged_field_answers_unavailable_and_the_others_g
     assert errors > 0
 
 
-@pytest.mark.parametrize("what", ["stock", "events", "records", "head"])
+@pytest.mark.parametrize("what", ["stock", "events", "records", "head", "deadlines"])
 async def test_a_key_of_another_type_changes_nothing_and_after_repair_the_same_id_succeeds(
     services: LocalStack, partitions: Partitions, what: str
 ) -> None:
@@ -327,6 +351,7 @@ async def test_a_key_of_another_type_changes_nothing_and_after_repair_the_same_i
             "events": keys.events(tag, 0),
             "records": keys.records(tag, 0),
             "head": keys.head(tag),
+            "deadlines": keys.deadlines(tag),
         }[what]
         await cluster.command(damaged, "RENAME", key, key + ":aside", lane=LaneKind.WRITE)
         await cluster.command(damaged, "SET", key, "a string", lane=LaneKind.WRITE)

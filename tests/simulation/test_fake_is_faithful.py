@@ -29,6 +29,8 @@ from tests.waiting import eventually
 
 Words = list[bytes]
 
+LIKELY_SEEDS = (6, 23, 53)
+"""They used every script, with the fewest calls, when this was written; it only saves time."""
 SEEDS_MAX = 400
 TIMES = re.compile(rb"\b1[0-9]{12}\b")
 """Milliseconds since 1970."""
@@ -46,7 +48,7 @@ class Recordings:
         self._seeds: dict[int, list[Words]] = {}
         wanted = set(script_names().values())
         equipment = Equipment()
-        for seed in range(SEEDS_MAX):
+        for seed in (*LIKELY_SEEDS, *range(SEEDS_MAX)):
             calls = _recorded(seed, equipment)
             names = {script_names()[words[1]] for words in calls}
             if names - self.played:

@@ -71,22 +71,27 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("present", "instead", "noticed"),
+    ("present", "instead", "noticed", "likely"),
     [
-        (r"if value then found\[position\] = value end", "", "I4|I8"),
-        (r'if is_new then redis\.call\("HSET", stock_key, "in:".*', "", "I1"),
-        (r"stock\.held \+ held, stock\.sold \+ sold", "stock.held + held, stock.sold", "I1"),
-        (r" or stock\.layout ~= tonumber\(call\.layout\)", "", "I4.* after .* were"),
-        (r'redis\.call\("HSET", .*, unpack\(served\.tombstones\)\)', "", "I4"),
-        (r"field, tombstone\)(?=\nreturn)", 'tombstone == "b" and "-" or field, tombstone)', "I4"),
-        (r'C = \{ H = "C" \}', 'C = { H = "C", E = "C" }', "I6"),
-        (r"if HOLDS\[order\.state\] and not HOLDS\[target\] then", "if false then", "I6"),
-        (r'line\.letter == "h" and not ended', "not ended", "I6"),
-        (r"if #tombstones > 0 then", "if false then", "I6.* released"),
-        (r"changes\.users\[line\.user\] = .*", "", "nothing going wrong|user . has"),
-        (r"stock\.held \+ held, stock\.sold \+ sold", "stock.held, stock.sold + sold", "I1"),
-        (r'order\.state == "H" and now > order\.deadline_ms', "false", "stay due"),
-        (r'call\.mode ~= "visit" and call\.mode ~= "bar"', "true", "I6.* taken twice"),
+        (r"if value then found\[position\] = value end", "", "I4|I8", 0),
+        (r'if is_new then redis\.call\("HSET", stock_key, "in:".*', "", "I1", 0),
+        (r"stock\.held \+ held, stock\.sold \+ sold", "stock.held + held, stock.sold", "I1", 0),
+        (r" or stock\.layout ~= tonumber\(call\.layout\)", "", "I4.* after .* were", 8),
+        (r'redis\.call\("HSET", .*, unpack\(served\.tombstones\)\)', "", "I4", 0),
+        (
+            r"field, tombstone\)(?=\nreturn)",
+            'tombstone == "b" and "-" or field, tombstone)',
+            "I4",
+            77,
+        ),
+        (r'C = \{ H = "C" \}', 'C = { H = "C", E = "C" }', "I6", 0),
+        (r"if HOLDS\[order\.state\] and not HOLDS\[target\] then", "if false then", "I6", 0),
+        (r'line\.letter == "h" and not ended', "not ended", "I6", 83),
+        (r"if #tombstones > 0 then", "if false then", "I6.* released", 0),
+        (r"changes\.users\[line\.user\] = .*", "", "nothing going wrong|user . has", 2),
+        (r"stock\.held \+ held, stock\.sold \+ sold", "stock.held, stock.sold + sold", "I1", 0),
+        (r'order\.state == "H" and now > order\.deadline_ms', "false", "stay due", 0),
+        (r'call\.mode ~= "visit" and call\.mode ~= "bar"', "true", "I6.* taken twice", 0),
     ],
     ids=[
         "records",
@@ -106,14 +111,29 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
     ],
 )
 def test_a_kernel_that_lacks_a_safeguard_is_noticed(
-    present: str, instead: str, noticed: str
+    present: str, instead: str, noticed: str, likely: int
 ) -> None:
     sources = [path.read_text() for path in (ROOT / "sharding" / "lua").rglob("*.lua")]
     assert any(re.search(present, source) for source in sources), "the scripts look different now"
     broken = Equipment(altered(present, instead))
-    failures = (run(seed, broken).failure for seed in range(BREAKABLE_WITHIN))
     # Another promise may be the first to break; the one that is meant must, too.
-    assert any(re.search(noticed, failure) for failure in filter(None, failures))
+    assert_noticed(broken, noticed, likely=likely)
+
+
+def test_a_kernel_that_waits_for_no_replica_is_noticed() -> None:
+    assert_noticed(Equipment(durability="fast"), "I5.* a master's end has undone it", likely=3)
+
+
+def assert_noticed(broken: Equipment, noticed: str, *, likely: int) -> None:
+    """Some seed breaks the promise that is meant, and none with everything in place.
+
+    `likely`: the seed that did so when this was written; it only saves time.
+    """
+    for seed in (likely, *range(BREAKABLE_WITHIN)):
+        if re.search(noticed, run(seed, broken).failure):
+            assert not run(seed, Equipment()).failure
+            return
+    raise AssertionError(f"{noticed} stays unnoticed")
 
 
 def test_what_is_rare_is_played(played: Callable[[int], Result]) -> None:

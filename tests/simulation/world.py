@@ -45,11 +45,18 @@ class CrashedError(Exception):
 class Equipment:
     """What simulations share, because it is costly to make and has no memory of what happened."""
 
-    def __init__(self, alter: Callable[[bytes], bytes] = bytes) -> None:
+    def __init__(
+        self, alter: Callable[[bytes], bytes] = bytes, *, durability: str = "replicated"
+    ) -> None:
         self.engine = LuaEngine(alter)
         self.metrics = StockMetrics(CollectorRegistry())
         settings = StockSettings.model_validate(
-            {"partitions": PARTITIONS, "default_shards": 6, "redis_timeout_ms": 1_000}
+            {
+                "partitions": PARTITIONS,
+                "default_shards": 6,
+                "redis_timeout_ms": 1_000,
+                "durability": durability,
+            }
         )
         # Below what may be set, because a simulation is short.
         self.settings = settings.model_copy(update={"backlog_max": BACKLOG_MAX})
