@@ -17,6 +17,7 @@ from pymysql.constants import CLIENT, CR
 from pymysql.err import MySQLError, OperationalError
 
 from ledger.errors import LedgerError
+from ledger.failpoints import NO_FAILPOINTS, Failpoints
 from ledger.metrics import LedgerMetrics
 from ledger.mysql_errors import LOST, TIMED_OUT, passing_kind, translated
 from ledger.servers import ALONE, PerServer, Place
@@ -82,9 +83,11 @@ class Database:
         timeout_ms: int = 15_000,
         lock_wait_s: int = 2,
         place: Place = ALONE,
+        failpoints: Failpoints = NO_FAILPOINTS,
     ) -> None:
         self.place = place
         """Of the server among those of the ledger."""
+        self.failpoints = failpoints
         self._url = url
         self._metrics = metrics
         self._tls = _tls_context(url)
@@ -194,7 +197,9 @@ class _Attempt:
     has_asked_to_commit: bool = False
 
 
-def databases(settings: LedgerSettings, metrics: LedgerMetrics) -> PerServer[Database]:
+def databases(
+    settings: LedgerSettings, metrics: LedgerMetrics, failpoints: Failpoints = NO_FAILPOINTS
+) -> PerServer[Database]:
     """A pool for each server as the settings say; connects nowhere yet."""
     urls = settings.mysql_servers
     return PerServer(
@@ -207,6 +212,7 @@ def databases(settings: LedgerSettings, metrics: LedgerMetrics) -> PerServer[Dat
                 timeout_ms=settings.mysql_timeout_ms,
                 lock_wait_s=settings.mysql_lock_wait_s,
                 place=Place(index, len(urls)),
+                failpoints=failpoints,
             )
             for index, url in enumerate(urls)
         ]

@@ -108,7 +108,7 @@ class Process:
         self._failpoints = failpoints
         self._log = log
         self._ledger_metrics = LedgerMetrics(registry)
-        self._databases = databases(settings, self._ledger_metrics)
+        self._databases = databases(settings, self._ledger_metrics, failpoints)
         self._unasked = set(range(len(self._databases)))
         """MySQL servers that have neither agreed nor failed to answer yet."""
         self._metrics = Metrics(registry, servers=len(self._databases))
@@ -307,6 +307,7 @@ class Process:
         return None
 
     def _redis_engine(self, cluster: Cluster) -> RedisEngine:
+        cluster.pass_by = self._failpoints.hit if self._failpoints else None
         return RedisEngine(
             self._settings,
             self._databases,

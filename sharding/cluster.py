@@ -7,11 +7,11 @@ taken effect.
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from math import inf
 from random import uniform
-from typing import Self
+from typing import Any, Self
 
 from hiredis import ReplyError
 from redis.asyncio.cluster import ClusterNode, RedisCluster
@@ -74,6 +74,8 @@ class Cluster:
         self._in_trouble = True
         """Whether a node may be down; asked for every request, so it is not worked out each time."""
         self._patience_s = settings.redis_patience_ms / 1_000
+        self.pass_by: Callable[[str], None] | None = None
+        """Told of the places around each script call, where a test may have the process end."""
 
     @classmethod
     def unconnected(
@@ -195,8 +197,7 @@ class Cluster:
             seen = self._seen[partition]
             fence = (str(seen.generation), str(seen.number))
             call.prepare(script.call(keys, (*fence, *args)))
-            reply = await self._reply(call, lane)
-            assert isinstance(reply, list)
+            reply = await self._scripted(call, script, lane)
             word = reply[0]
             if word == b"corrupt":
                 self.metrics.corrupt.inc()
@@ -219,9 +220,7 @@ class Cluster:
         """Run one of the scripts that open or inspect a partition."""
         call = PendingCall(partition, script, self._deadline())
         call.prepare(script.call(keys, args))
-        reply = await self._reply(call, lane)
-        assert isinstance(reply, list)
-        return reply
+        return await self._scripted(call, script, lane)
 
     async def command(
         self, partition: int, *command: str, lane: LaneKind, hasty: bool = False
@@ -230,6 +229,15 @@ class Cluster:
         call = PendingCall(partition, None, self._deadline(), hasty_until=_hasty_until(hasty=hasty))
         call.prepare(command)
         return await self._reply(call, lane)
+
+    async def _scripted(self, call: PendingCall, script: Script, lane: LaneKind) -> list[Any]:
+        if self.pass_by:
+            self.pass_by(f"redis.before_{script.name}")
+        reply = await self._reply(call, lane)
+        assert isinstance(reply, list)
+        if self.pass_by:
+            self.pass_by(f"redis.after_{script.name}")
+        return reply
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._patience_s
