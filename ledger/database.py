@@ -108,6 +108,7 @@ class Database:
     ) -> T:
         """Run statements in one transaction and commit; again from the start after a passing error.
 
+        An attempt takes `timeout_ms` at the longest, the wait for a connection of the pool included.
         `run` must be safe to run again after it was committed: the reply to a COMMIT can be lost.
         What timed out is not tried again. Raises LedgerError, its own or `run`'s.
         """
@@ -133,7 +134,7 @@ class Database:
             await _quit(self._idle.pop()[0])
 
     async def _once(self, run: Callable[[Transaction], Awaitable[T]], attempt: "_Attempt") -> T:
-        async with self._slots, asyncio.timeout(self._timeout_s):
+        async with asyncio.timeout(self._timeout_s), self._slots:
             connection = self._rested() or await self._connect()
             ended = False
             try:

@@ -47,7 +47,8 @@ from ledger.servers import PerServer
 from ledger.timeline import Timeline
 from server.admin import AdminService
 from server.audits import AuditService, FreezeService
-from server.calls import Calls
+from server.calls import ANSWER_S as LAST_WORD_S
+from server.calls import Bounds, Calls
 from server.engines import MysqlEngine, RedisEngine, SellingEngine
 from server.events import EventService, Tail
 from server.holds import HoldService
@@ -112,7 +113,7 @@ class Process:
         self._unasked = set(range(len(self._databases)))
         """MySQL servers that have neither agreed nor failed to answer yet."""
         self._metrics = Metrics(registry, servers=len(self._databases))
-        self._calls = Calls(self._metrics, log)
+        self._calls = Calls(self._metrics, log, _bounds(settings))
         self._lives = Lives(
             self._metrics,
             age_s_max=settings.stream_age_s_max,
@@ -417,6 +418,11 @@ def _registry() -> CollectorRegistry:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     return registry
+
+
+def _bounds(settings: ServerSettings) -> Bounds:
+    worker_s = settings.close_wait_s_max + LAST_WORD_S
+    return Bounds(call_s=settings.call_s_max, worker_s=max(worker_s, settings.call_s_max))
 
 
 def _failpoints() -> Failpoints:
