@@ -200,6 +200,8 @@ class Cluster:
         hasty: bool = False,
     ) -> tuple[list[object], bool]:
         """As `run`; also whether an earlier try was lost, which may be on its way and run yet."""
+        if self.pass_by:
+            self.pass_by(f"redis.before_{script.name}")
         call = PendingCall(partition, script, self._deadline(), hasty=hasty)
         if hasty and partition in self._shut:
             self._require_room(call, self._shut[partition])
@@ -237,6 +239,8 @@ class Cluster:
         lane: LaneKind,
     ) -> list[object]:
         """Run one of the scripts that open or inspect a partition."""
+        if self.pass_by:
+            self.pass_by(f"redis.before_{script.name}")
         call = PendingCall(partition, script, self._deadline())
         call.prepare(script.call(keys, args))
         return await self._scripted(call, script, lane)
@@ -250,8 +254,6 @@ class Cluster:
         return await self._reply(call, lane)
 
     async def _scripted(self, call: PendingCall, script: Script, lane: LaneKind) -> list[Any]:
-        if self.pass_by:
-            self.pass_by(f"redis.before_{script.name}")
         reply = await self._reply(call, lane)
         assert isinstance(reply, list)
         if self.pass_by:
