@@ -17,6 +17,7 @@ from pymysql.constants import CLIENT, CR
 from pymysql.err import MySQLError, OperationalError
 
 from ledger.errors import LedgerError
+from ledger.failpoints import NO_FAILPOINTS, Failpoints
 from ledger.metrics import LedgerMetrics
 from ledger.mysql_errors import LOST, TIMED_OUT, passing_kind, translated
 from ledger.servers import ALONE, PerServer, Place
@@ -82,9 +83,11 @@ class Database:
         timeout_ms: int = 15_000,
         lock_wait_s: int = 2,
         place: Place = ALONE,
+        failpoints: Failpoints = NO_FAILPOINTS,
     ) -> None:
         self.place = place
         """Of the server among those of the ledger."""
+        self.failpoints = failpoints
         self._url = url
         self._metrics = metrics
         self._tls = _tls_context(url)
@@ -105,6 +108,7 @@ class Database:
     ) -> T:
         """Run statements in one transaction and commit; again from the start after a passing error.
 
+        An attempt takes `timeout_ms` at the longest, the wait for a connection of the pool included.
         `run` must be safe to run again after it was committed: the reply to a COMMIT can be lost.
         What timed out is not tried again. Raises LedgerError, its own or `run`'s.
         """
@@ -130,7 +134,7 @@ class Database:
             await _quit(self._idle.pop()[0])
 
     async def _once(self, run: Callable[[Transaction], Awaitable[T]], attempt: "_Attempt") -> T:
-        async with self._slots, asyncio.timeout(self._timeout_s):
+        async with asyncio.timeout(self._timeout_s), self._slots:
             connection = self._rested() or await self._connect()
             ended = False
             try:
@@ -194,7 +198,9 @@ class _Attempt:
     has_asked_to_commit: bool = False
 
 
-def databases(settings: LedgerSettings, metrics: LedgerMetrics) -> PerServer[Database]:
+def databases(
+    settings: LedgerSettings, metrics: LedgerMetrics, failpoints: Failpoints = NO_FAILPOINTS
+) -> PerServer[Database]:
     """A pool for each server as the settings say; connects nowhere yet."""
     urls = settings.mysql_servers
     return PerServer(
@@ -207,6 +213,7 @@ def databases(settings: LedgerSettings, metrics: LedgerMetrics) -> PerServer[Dat
                 timeout_ms=settings.mysql_timeout_ms,
                 lock_wait_s=settings.mysql_lock_wait_s,
                 place=Place(index, len(urls)),
+                failpoints=failpoints,
             )
             for index, url in enumerate(urls)
         ]

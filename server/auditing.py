@@ -1,7 +1,7 @@
 """Audits and repairs while a product sells: shards are marked, the workers compare, the ledger tells."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from grpc import StatusCode
@@ -37,8 +37,17 @@ class Auditor:
     """Audits on demand, and enters compensations for what it finds."""
 
     def __init__(
-        self, stock: Stock, products: Products, audits: Audits, checkpoints: Checkpoints
+        self,
+        stock: Stock,
+        products: Products,
+        audits: Audits,
+        checkpoints: Checkpoints,
+        *,
+        require_live: Callable[[int], None],
     ) -> None:
+        """`require_live` raises what becomes of a call that needs a product's live stock, while that is
+        away."""
+        self._require_live = require_live
         self._stock = stock
         self._products = products
         self._audits = audits
@@ -48,7 +57,8 @@ class Auditor:
         """Compare every shard with the ledger at a marker; a closed product has its ledger row alone.
 
         RefusedError AUDIT_PENDING if a shard or a worker does not answer within `wait_s`;
-        LedgerConflictError STATUS_CHANGING while the product is being loaded, or was meanwhile.
+        LedgerConflictError STATUS_CHANGING while the product is being loaded, or was meanwhile. While no
+        Redis node is reached, what `require_live` raises.
         """
         try:
             async with asyncio.timeout(wait_s):
@@ -78,6 +88,7 @@ class Auditor:
             return await self._audits.read(row.product_id)
         if row.status is State.LOADING:
             raise _status_changing(row.product_id)
+        self._require_live(row.product_id)
         marked = await self._marked(row.product_id)
         await self._passed({each.partition: each.event_id for each in marked.markers})
         found = await self._audits.read(row.product_id)

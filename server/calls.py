@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from math import inf
 from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
@@ -39,6 +41,9 @@ Behaviour = Callable[[Any, Context], Awaitable[Any]]
 
 ANSWER_S = 0.5
 """What is left of a caller's deadline for the answer, when a call waits for something."""
+ENDS_BEFORE_S = 0.2
+"""So long before its caller's deadline a call ends at the latest, or a tenth of a short one: the caller
+is to have our word for it, and not gRPC's."""
 ON_THE_WAY_S = 0.1
 """A caller's deadline passes before the same one does here, by the time that the call was on its way."""
 
@@ -46,12 +51,33 @@ _ATTEMPTS_BEFORE = "grpc-previous-rpc-attempts"
 _ATTEMPT_OF_ENVOY = "x-envoy-attempt-count"
 
 
+_WAIT_FOR_WORKERS = frozenset(("Audit", "Close", "Load", "Repair", "SetShards"))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long a call without a deadline takes at the longest, and one that waits for workers. Streams
+    have bounds of their own, see server/streams.py."""
+
+    call_s: float = 30.0
+    worker_s: float = 65.0
+
+    def of(self, method: MethodDescriptor) -> float:
+        """In seconds; infinite for a stream."""
+        if method.client_streaming or method.server_streaming:
+            return inf
+        return self.worker_s if method.name in _WAIT_FOR_WORKERS else self.call_s
+
+
 class Calls(grpc.GenericRpcHandler):
     """Finds the handler of a call."""
 
-    def __init__(self, metrics: Metrics, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self, metrics: Metrics, log: FilteringBoundLogger, bounds: Bounds | None = None
+    ) -> None:
         self._metrics = metrics
         self._log = log
+        self._bounds = bounds or Bounds()
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._meters: dict[str, Meter] = {}
 
@@ -81,23 +107,28 @@ class Calls(grpc.GenericRpcHandler):
         self._meters[name] = meter
         level = method.GetOptions().idempotency_level
         only_reads = level == MethodOptions.NO_SIDE_EFFECTS
-        guard = _Guard(meter, self._log, only_reads=only_reads)
+        bound_s = self._bounds.of(method)
+        guard = _Guard(meter, self._log, only_reads=only_reads, bound_s=bound_s)
         parse = _parser(GetMessageClass(method.input_type))
         self._handlers[f"/{name}"] = _handler(method, guard, behaviour, parse)
 
 
 class _Guard:
-    """Runs one method's calls: counts them and ends what fails with a status."""
+    """Runs one method's calls: counts them, ends them in time, and what fails with a status."""
 
-    def __init__(self, meter: Meter, log: FilteringBoundLogger, *, only_reads: bool) -> None:
+    def __init__(
+        self, meter: Meter, log: FilteringBoundLogger, *, only_reads: bool, bound_s: float
+    ) -> None:
         self._meter = meter
         self._log = log
         self._only_reads = only_reads
+        self._bound_s = bound_s
 
     async def run(self, answer: Awaitable[T], context: Context) -> T:
         began_s = perf_counter()
         self._meter.begin()
         code = StatusCode.OK
+        timer = self._cancelled_in_time(context)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -112,7 +143,21 @@ class _Guard:
             code = refusal.code
             await _end(context, refusal)
         finally:
+            if timer is not None:
+                timer.cancel()
             self._meter.end(code, perf_counter() - began_s)
+
+    def _cancelled_in_time(self, context: Context) -> asyncio.TimerHandle | None:
+        """What ends this call as one of an unknown outcome; a stream is left to end itself."""
+        if self._bound_s == inf:
+            return None
+        left_s = remaining_s(context)
+        limit_s = self._bound_s
+        if left_s is not None:
+            limit_s = max(left_s - ENDS_BEFORE_S, left_s * 0.9)
+        task = asyncio.current_task()
+        assert task is not None
+        return asyncio.get_running_loop().call_later(limit_s, task.cancel)
 
     def _worded(self, refusal: RefusedError) -> RefusedError:
         """What only reads has no effect that could be unknown."""

@@ -164,7 +164,13 @@ class RedisEngine:
     def auditors(self) -> PerServer[ProductAuditor]:
         """Every shard is compared with the ledger."""
         return self._databases.each(
-            lambda each: Auditor(self.stock, Products(each), Audits(each), Checkpoints(each))
+            lambda each: Auditor(
+                self.stock,
+                Products(each),
+                Audits(each),
+                Checkpoints(each),
+                require_live=lambda product_id: self.gates.of(product_id).require_live(),
+            )
         )
 
     def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:

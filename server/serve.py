@@ -47,7 +47,8 @@ from ledger.servers import PerServer
 from ledger.timeline import Timeline
 from server.admin import AdminService
 from server.audits import AuditService, FreezeService
-from server.calls import Calls
+from server.calls import ANSWER_S as LAST_WORD_S
+from server.calls import Bounds, Calls
 from server.engines import MysqlEngine, RedisEngine, SellingEngine
 from server.events import EventService, Tail
 from server.holds import HoldService
@@ -108,11 +109,11 @@ class Process:
         self._failpoints = failpoints
         self._log = log
         self._ledger_metrics = LedgerMetrics(registry)
-        self._databases = databases(settings, self._ledger_metrics)
+        self._databases = databases(settings, self._ledger_metrics, failpoints)
         self._unasked = set(range(len(self._databases)))
         """MySQL servers that have neither agreed nor failed to answer yet."""
         self._metrics = Metrics(registry, servers=len(self._databases))
-        self._calls = Calls(self._metrics, log)
+        self._calls = Calls(self._metrics, log, _bounds(settings))
         self._lives = Lives(
             self._metrics,
             age_s_max=settings.stream_age_s_max,
@@ -307,6 +308,7 @@ class Process:
         return None
 
     def _redis_engine(self, cluster: Cluster) -> RedisEngine:
+        cluster.pass_by = self._failpoints.hit if self._failpoints else None
         return RedisEngine(
             self._settings,
             self._databases,
@@ -416,6 +418,11 @@ def _registry() -> CollectorRegistry:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     return registry
+
+
+def _bounds(settings: ServerSettings) -> Bounds:
+    worker_s = settings.close_wait_s_max + LAST_WORD_S
+    return Bounds(call_s=settings.call_s_max, worker_s=max(worker_s, settings.call_s_max))
 
 
 def _failpoints() -> Failpoints:

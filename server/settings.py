@@ -52,6 +52,9 @@ class ServerSettings(StockSettings, LedgerSettings, DemandSettings):
     close_wait_s_max: Annotated[int, Field(ge=1, le=600)] = 60
     """How long Close, SetShards, Audit and Repair wait for the worker if the caller sets no deadline."""
 
+    call_s_max: Annotated[float, Field(ge=1, le=600)] = 30
+    """How long any other call takes at the longest if the caller sets no deadline; streams apart."""
+
     buffer_mode: Literal["on", "off"] = "on"
     """on: the buffer is sold from the ledger while no server process reaches Redis. For all the same."""
     drain_notice_s: Annotated[float, Field(ge=0, le=60)] = 1

@@ -7,11 +7,11 @@ taken effect.
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from math import inf
+from functools import partial
 from random import uniform
-from typing import Self
+from typing import Any, Self
 
 from hiredis import ReplyError
 from redis.asyncio.cluster import ClusterNode, RedisCluster
@@ -19,21 +19,20 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
+from sharding.breaker import Breaker
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.keys import tags
-from sharding.lane import DOWN_S, Lane, LaneError, LaneOptions, Node
+from sharding.lane import Lane, LaneError, LaneOptions, Node, NotReplicatedError
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Reason
-from sharding.pending import PendingCall, error_kind
+from sharding.pending import PendingCall, error_kind, means_the_node
 from sharding.scripts import Script
 from sharding.settings import StockSettings, parse_addresses
 from sharding.slots import slot_of
 
 REPLICAS_CONFIRMING = 1
 TOPOLOGY_PAUSE_S = 0.1
-HASTY_S = 0.1
-"""How long a hasty call waits for a node that is away. A connection that broke is made anew in less."""
 
 
 class LaneKind(StrEnum):
@@ -69,11 +68,13 @@ class Cluster:
         self._lanes: dict[tuple[Node, LaneKind], Lane] = {}
         self._seen = [EventId(0, 0)] * settings.partitions
         self._refreshing: asyncio.Task[None] | None = None
-        self._shunned: dict[int, float] = {}
-        """Partitions that a hasty call gave up, and until when that counts."""
+        self._shut: dict[int, Breaker] = {}
+        """Of the partitions that were found shut on the node that has them."""
         self._in_trouble = True
-        """Whether a node may be down; asked for every request, so it is not worked out each time."""
+        """Whether a breaker may be open; asked for every request, so it is not worked out each time."""
         self._patience_s = settings.redis_patience_ms / 1_000
+        self.pass_by: Callable[[str], None] | None = None
+        """Told of the places around each script call, where a test may have the process end."""
 
     @classmethod
     def unconnected(
@@ -132,28 +133,38 @@ class Cluster:
         return self._seen[partition]
 
     def is_down(self, partition: int) -> bool:
-        """Whether the partition's node could not be reached just now."""
-        if not self._in_trouble:
+        """Whether a call to the partition would not be let through now."""
+        return self._in_trouble and not self._has_room(partition)
+
+    def reason_down(self, partition: int) -> Reason:
+        """What whoever was not let through is told."""
+        return Reason.PARTITION_FENCED if partition in self._shut else Reason.NOT_EXECUTED
+
+    def _has_room(self, partition: int) -> bool:
+        masters = {node for node in self._nodes if node is not None}
+        self._in_trouble = (
+            bool(self._shut)
+            or None in self._nodes
+            or not all(each.is_closed for node in masters for each in self._breakers(node))
+        )
+        if partition in self._shut and not self._shut[partition].has_room:
             return False
         node = self._nodes[partition]
-        if node is None:
-            return True
-        now = asyncio.get_running_loop().time()
-        self._shunned = {each: until for each, until in self._shunned.items() if until > now}
-        down = any(lane.is_down for lane in self._lanes.values())
-        self._in_trouble = down or bool(self._shunned) or None in self._nodes
-        if partition in self._shunned:
-            return True
+        return node is not None and all(each.has_room for each in self._breakers(node))
+
+    def _breakers(self, node: Node) -> list[Breaker]:
         lanes = (self._lanes.get((node, kind)) for kind in (LaneKind.WRITE, LaneKind.READ))
-        return any(lane is not None and lane.is_down for lane in lanes)
+        return [lane.breaker for lane in lanes if lane is not None]
 
-    def _note_trouble(self) -> None:
+    def _note_open(self, node: Node, kind: LaneKind) -> None:
         self._in_trouble = True
+        self.metrics.breaker_opened.labels(str(node), kind).inc()
 
-    def _shun(self, partition: int) -> None:
-        """Have nobody else find out for a moment that the partition does nothing."""
+    def _note_shut(self, partition: int, why: str) -> None:
+        """Have not everybody find out for themselves that the partition does nothing."""
         self._in_trouble = True
-        self._shunned[partition] = asyncio.get_running_loop().time() + DOWN_S
+        clock = asyncio.get_running_loop().time
+        self._shut.setdefault(partition, Breaker(clock)).fail(why)
 
     def share_a_node(self, one: int, other: int) -> bool:
         """Whether two partitions are, as far as is known, on one master."""
@@ -189,23 +200,34 @@ class Cluster:
         hasty: bool = False,
     ) -> tuple[list[object], bool]:
         """As `run`; also whether an earlier try was lost, which may be on its way and run yet."""
-        hasty_until = _hasty_until(hasty=hasty)
-        call = PendingCall(partition, script, self._deadline(), hasty_until=hasty_until)
+        if self.pass_by:
+            self.pass_by(f"redis.before_{script.name}")
+        call = PendingCall(partition, script, self._deadline(), hasty=hasty)
+        if hasty and partition in self._shut:
+            self._require_room(call, self._shut[partition])
         while True:
             seen = self._seen[partition]
             fence = (str(seen.generation), str(seen.number))
             call.prepare(script.call(keys, (*fence, *args)))
-            reply = await self._reply(call, lane)
-            assert isinstance(reply, list)
+            reply = await self._scripted(call, script, lane)
             word = reply[0]
             if word == b"corrupt":
                 self.metrics.corrupt.inc()
                 raise call.failure(Reason.SHARD_CORRUPT, bytes(reply[1]).decode())
             if word != b"fenced":
+                if self._shut:
+                    self._shut.pop(partition, None)
                 self._note_seen(partition, reply)
                 return reply, call.may_echo
             self.metrics.redis_errors.labels("fenced").inc()
-            call.note_fenced(bytes(reply[1]).decode())
+            why = bytes(reply[1]).decode()
+            self._note_shut(partition, why)
+            call.note_away(Reason.PARTITION_FENCED, why)
+
+    def _require_room(self, call: PendingCall, shut: Breaker) -> None:
+        """A probe's place is free again when its answer opens or shuts the partition, or in a while."""
+        if shut.admit() is None:
+            call.note_away(Reason.PARTITION_FENCED, shut.why)
 
     async def run_unfenced(
         self,
@@ -217,19 +239,26 @@ class Cluster:
         lane: LaneKind,
     ) -> list[object]:
         """Run one of the scripts that open or inspect a partition."""
+        if self.pass_by:
+            self.pass_by(f"redis.before_{script.name}")
         call = PendingCall(partition, script, self._deadline())
         call.prepare(script.call(keys, args))
-        reply = await self._reply(call, lane)
-        assert isinstance(reply, list)
-        return reply
+        return await self._scripted(call, script, lane)
 
     async def command(
         self, partition: int, *command: str, lane: LaneKind, hasty: bool = False
     ) -> object:
         """Run one plain command on the node that has the partition; `hasty` as in `run`."""
-        call = PendingCall(partition, None, self._deadline(), hasty_until=_hasty_until(hasty=hasty))
+        call = PendingCall(partition, None, self._deadline(), hasty=hasty)
         call.prepare(command)
         return await self._reply(call, lane)
+
+    async def _scripted(self, call: PendingCall, script: Script, lane: LaneKind) -> list[Any]:
+        reply = await self._reply(call, lane)
+        assert isinstance(reply, list)
+        if self.pass_by:
+            self.pass_by(f"redis.after_{script.name}")
+        return reply
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._patience_s
@@ -245,34 +274,50 @@ class Cluster:
     async def _reply(self, call: PendingCall, kind: LaneKind) -> object:
         """Try until there is a reply that is no error. StockUnavailableError at the deadline."""
         loop = asyncio.get_running_loop()
-        while not call.attempts or loop.time() + call.pause_s <= call.deadline:
-            if call.is_given_up(loop.time()):
-                self._shun(call.partition)
-                break
+        while call.may_go_on(loop.time()):
             if call.pause_s:
                 await asyncio.sleep(uniform(call.pause_s / 2, call.pause_s))
-            call.attempts += 1
             node = call.redirected_to or self._nodes[call.partition]
             if node is None:
                 self._refresh_soon()
                 call.note(Reason.NOT_EXECUTED, "no node has this partition")
                 continue
+            lane = self._lane(node, kind)
+            ticket = lane.breaker.admit()
+            if ticket is None:
+                self._refresh_soon()
+                call.note_away(Reason.NOT_EXECUTED, lane.breaker.why)
+                continue
+            call.attempts += 1
             try:
-                reply = await self._lane(node, kind).call(
+                reply = await lane.call(
                     call.packed, asking=call.redirected_to is not None, deadline=call.deadline
                 )
             except LaneError as error:
-                self._in_trouble = True
-                self._refresh_soon()
-                self.metrics.redis_errors.labels(call.note_lost(error)).inc()
+                self._note_lane_error(call, lane, error)
                 continue
+            finally:
+                lane.breaker.hand_back(ticket)
             if not isinstance(reply, ReplyError):
+                if not lane.breaker.is_closed:
+                    lane.breaker.succeed()
                 return reply
-            self._note_error(call, node, str(reply))
+            self._note_error(call, node, lane, str(reply))
         raise call.failure()
 
-    def _note_error(self, call: PendingCall, node: Node, text: str) -> None:
+    def _note_lane_error(self, call: PendingCall, lane: Lane, error: LaneError) -> None:
+        self._in_trouble = True
+        self._refresh_soon()
+        self.metrics.redis_errors.labels(call.note_lost(error)).inc()
+        if isinstance(error, NotReplicatedError):
+            lane.breaker.fail("no replica confirms")
+
+    def _note_error(self, call: PendingCall, node: Node, lane: Lane, text: str) -> None:
         """Learn from an error reply how to go on. StockUnavailableError where there is no going on."""
+        if means_the_node(text):
+            lane.breaker.fail(text)
+        elif not lane.breaker.is_closed:
+            lane.breaker.succeed()
         code = text.partition(" ")[0]
         self.metrics.redis_errors.labels(error_kind(code)).inc()
         if code not in ("NOSCRIPT", "ASK"):
@@ -286,10 +331,16 @@ class Cluster:
         if lane is None:
             replicas = REPLICAS_CONFIRMING if self._waits(kind) else 0
             options = _lane_options(self.settings, replicas=replicas)
-            lane = self._lanes[node, kind] = Lane(
-                node, options, self.metrics, on_trouble=self._note_trouble
-            )
+            lane = Lane(node, options, self.metrics, self._breaker(node, kind))
+            self._lanes[node, kind] = lane
         return lane
+
+    def _breaker(self, node: Node, kind: LaneKind) -> Breaker:
+        clock = asyncio.get_running_loop().time
+        breaker = Breaker(clock, on_open=partial(self._note_open, node, kind))
+        shown = self.metrics.breaker_state.labels(str(node), kind)
+        shown.set_function(lambda: breaker.state)
+        return breaker
 
     def _waits(self, kind: LaneKind) -> bool:
         if kind is LaneKind.WRITE:
@@ -316,11 +367,15 @@ class Cluster:
             owners = slots.get(slot)
             if owners:
                 self._nodes[partition] = Node(str(owners[0].host), int(owners[0].port))
+        self._forget_former_masters()
         return ""
 
-
-def _hasty_until(*, hasty: bool) -> float:
-    return asyncio.get_running_loop().time() + HASTY_S if hasty else inf
+    def _forget_former_masters(self) -> None:
+        """Nobody asks them for anything, so nobody would ever learn that they are back."""
+        masters = set(self._nodes)
+        for (node, _), lane in self._lanes.items():
+            if node not in masters:
+                lane.breaker.succeed()
 
 
 def _lane_options(settings: StockSettings, *, replicas: int) -> LaneOptions:

@@ -4,6 +4,7 @@ What queued up while the last script call was out goes in the next one. A group'
 straight into its batch, so a request costs no task and no future of its own.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Sequence
@@ -36,6 +37,8 @@ from sharding.tasks import Tasks
 CALL_REQUESTS_MAX = 1_000
 """A script call of this size keeps a node busy for about two milliseconds. A larger group of one batch
 goes alone; the contract bounds it to 2,000."""
+WAITING_LOOK_S = 0.02
+"""Time between two looks at whether a home that was away is asked again."""
 
 
 class Group(NamedTuple):
@@ -135,7 +138,7 @@ class Home:
         self._settled = _Queue(self._settle, self._hand_on, spawn)
         self._doubted: _Queue | None = None
         self._barred: _Queue | None = None
-        self._patient: _Queue | None = None
+        self._waiting: _WaitingRoom | None = None
         self._visiting: _Queue | None = None
         self._looked_up: _Queue | None = None
 
@@ -181,34 +184,49 @@ class Home:
             spawn = self._context.tasks.spawn
             self._looked_up = self._looked_up or _Queue(self._look_up, self._hand_on, spawn)
             self._looked_up.put(group)
-        elif self._context.cluster.is_down(self._partition) and self._has_alternate:
+        elif self._context.cluster.is_down(self._partition):
             self._put_elsewhere(group)
         else:
             self._served.put(group)
 
     @property
     def _has_alternate(self) -> bool:
-        """Whether another master has a shard that may stand in for this one."""
+        """Whether another master, which is there, has a shard that may stand in for this one."""
         if self._alternate < 0:
             return False
-        alternate = self._shards.partitions[self._alternate]
-        return not self._context.cluster.share_a_node(self._partition, alternate)
+        alternate, cluster = self._shards.partitions[self._alternate], self._context.cluster
+        is_apart = not cluster.share_a_node(self._partition, alternate)
+        return is_apart and not cluster.is_down(alternate)
 
     def _put_elsewhere(self, group: Group) -> None:
         """The home's node is away and did nothing for these. A first try, which nobody can have accepted
         yet, goes to the alternate; any other waits for the node."""
         first: list[int] = []
         others: list[int] = []
+        has_alternate = self._has_alternate
         for i, request in enumerate(group.requests):
-            can_go = request.attempt == 1 or group.is_new
+            can_go = has_alternate and (request.attempt == 1 or group.is_new)
             (first if can_go else others).append(i)
-        spawn = self._context.tasks.spawn
         if first:
-            self._visiting = self._visiting or _Queue(self._visit, self._hand_on, spawn)
+            spawn = self._context.tasks.spawn
+            self._visiting = self._visiting or _Queue(self._visit, self._hand_on_or_wait, spawn)
             self._visiting.put(group.part(first))
         if others:
-            self._patient = self._patient or _Queue(self._ask_patiently, self._hand_back, spawn)
-            self._patient.put(group.part(others))
+            self._wait(group.part(others))
+
+    def _wait(self, group: Group) -> None:
+        """Until the home is asked again, or the group's time is over."""
+        self._waiting = self._waiting or _WaitingRoom(
+            self._context.cluster, self._partition, self._served.put, self._context.tasks.spawn
+        )
+        self._waiting.put(group)
+
+    def _hand_on_or_wait(self, group: Group, given: Sequence[Answer]) -> None:
+        """After a visit: where the alternate was away as well, nothing was done for them."""
+        if given[0] is AWAY:
+            self._wait(group)
+        else:
+            self._hand_on(group, given)
 
     async def _prove_short(self, group: Group) -> None:
         """What a proof refuses is only looked up: there may be a crowd of it, and it leaves nothing
@@ -266,13 +284,10 @@ class Home:
                 self._put_sure(group.part(fresh)._replace(unsure=end is UNSURE))
 
     async def _ask(self, requests: Sequence[Deduction]) -> list[Answer]:
-        """Answers; AWAY where the node is away, has certainly done nothing, and an alternate exists."""
+        """Answers; AWAY where the node is away and has certainly done nothing."""
         note = self._shortage.note
-        given = await self._serve(requests, self._shard, hasty=self._has_alternate)
+        given = await self._serve(requests, self._shard, hasty=True)
         return given if note is None else _refused_by(note, requests, given)
-
-    async def _ask_patiently(self, requests: Sequence[Deduction]) -> list[Answer]:
-        return await self._serve(requests, self._shard)
 
     async def _look_up(self, requests: Sequence[Deduction]) -> list[Answer]:
         given = await self._serve(requests, self._shard, mode=Mode.LOOK)
@@ -281,7 +296,7 @@ class Home:
     async def _visit(self, requests: Sequence[Deduction]) -> list[Answer]:
         """Ask the alternate; it has what it has, nobody gathers units there."""
         self._context.metrics.alternates.labels("visited").inc(len(requests))
-        given = await self._serve(requests, self._alternate, mode=Mode.VISIT)
+        given = await self._serve(requests, self._alternate, mode=Mode.VISIT, hasty=True)
         return [VISIT_IN_VAIN.get(id(answer), answer) for answer in given]
 
     async def _serve(
@@ -406,6 +421,41 @@ def _refused_by(note: Note, requests: Sequence[Deduction], given: Sequence[Answe
 def _leads_astray(answer: Answer) -> bool:
     """Whether the shard may not be the one that the request belongs to any more."""
     return answer is STALE or answer is MISSING or answer is CLOSED
+
+
+class _WaitingRoom:
+    """Groups for a home that is away. Not in one call: so each one waits for its own time."""
+
+    def __init__(
+        self, cluster: Cluster, partition: int, ask: Callable[[Group], None], spawn: Spawn
+    ) -> None:
+        self._cluster = cluster
+        self._partition = partition
+        self._ask = ask
+        self._spawn = spawn
+        self._patience_s = cluster.settings.redis_patience_ms / 1_000
+        self._groups: list[Group] = []
+
+    def put(self, group: Group) -> None:
+        self._groups.append(group)
+        if len(self._groups) == 1:
+            self._spawn(self._wait(), "wait")
+
+    async def _wait(self) -> None:
+        while self._groups:
+            await asyncio.sleep(WAITING_LOOK_S)
+            self._refuse_late()
+            if not self._cluster.is_down(self._partition):
+                waiting, self._groups = self._groups, []
+                for group in waiting:
+                    self._ask(group)
+
+    def _refuse_late(self) -> None:
+        began_s = asyncio.get_running_loop().time() - self._patience_s
+        late = [group for group in self._groups if group.since_s < began_s]
+        self._groups = [group for group in self._groups if group.since_s >= began_s]
+        for group in late:
+            refuse(group, self._cluster.reason_down(self._partition))
 
 
 class _Queue:

@@ -9,7 +9,7 @@ a reply (an error reply among them), NotSentError (certainly not executed), Lost
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from ssl import SSLContext
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from hiredis import ProtocolError, Reader, ReplyError, pack_command
 
+from sharding.breaker import Breaker
 from sharding.metrics import StockMetrics
 
 
@@ -27,10 +28,8 @@ def packed(command: Sequence[str | bytes]) -> bytes:
     return wire
 
 
-DOWN_S = 0.2
-"""How long a node that refused a connection counts as down; then a call tries again."""
 STUCK_S = 0.25
-"""After so long without the end of a round its node counts as down for calls that can go elsewhere."""
+"""After so long without the end of a round, or without a connection, nothing more goes to the node."""
 QUEUE_CALLS_MAX = 10_000
 ROUND_CALLS_MAX = 128
 _ASKING = packed(("ASKING",))
@@ -65,6 +64,9 @@ class Node(NamedTuple):
 
     host: str
     port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +137,24 @@ def _fail(future: asyncio.Future[object], error: LaneError) -> None:
 
 
 class Lane(asyncio.Protocol):
-    """One connection; connects at the first call and again after it was lost."""
+    """One connection; connects at the first call and again after it was lost.
+
+    It opens its breaker where the node cannot be connected to or does not answer; whoever calls asks the
+    breaker first, and judges the replies.
+    """
 
     def __init__(
         self,
         node: Node,
         options: LaneOptions,
         metrics: StockMetrics,
-        *,
-        on_trouble: Callable[[], None] = lambda: None,
+        breaker: Breaker | None = None,
     ) -> None:
         self._node = node
         self._options = options
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
+        self.breaker = breaker or Breaker(self._loop.time)
         self._queue: deque[_Call] = deque()
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -157,9 +163,6 @@ class Lane(asyncio.Protocol):
         self._round_timer: asyncio.TimerHandle | None = None
         self._send_is_due = False
         self._is_closed = False
-        self._down_until_s = 0.0
-        self._is_stuck = False
-        self._on_trouble = on_trouble
         self._wait_s = options.timeout_s
         self._wait = packed(("WAIT", str(options.replicas), str(int(self._wait_s * 1_000))))
 
@@ -179,11 +182,6 @@ class Lane(asyncio.Protocol):
             self._queue.append(_Call(command, asking, deadline, future))
             self._wake()
         return future
-
-    @property
-    def is_down(self) -> bool:
-        """Whether the node could not be connected to just now, or does not finish a round."""
-        return self._is_stuck or self._loop.time() < self._down_until_s
 
     async def close(self) -> None:
         """Drop the connection; what is queued fails with NotSentError."""
@@ -276,19 +274,30 @@ class Lane(asyncio.Protocol):
         self._round_timer = self._loop.call_later(STUCK_S, self._note_stuck, limit_s)
 
     def _note_stuck(self, limit_s: float) -> None:
-        self._is_stuck = True
-        self._on_trouble()
-        self._round_timer = self._loop.call_later(max(0.0, limit_s - STUCK_S), self._abort)
+        left_s = max(0.0, limit_s - STUCK_S)
+        self._give_up_waiting(left_s)
+        self._round_timer = self._loop.call_later(left_s, self._abort)
+
+    def _give_up_waiting(self, left_s: float) -> None:
+        """The node may answer within `left_s` yet; what waits behind that may go elsewhere."""
+        self.breaker.fail("the node does not answer", open_s=left_s)
+        self._fail_queue("the node does not answer")
 
     async def _connect(self) -> None:
+        limit_s = self._options.timeout_s
+        left_s = max(0.0, limit_s - STUCK_S)
+        slow = self._loop.call_later(min(STUCK_S, limit_s), self._give_up_waiting, left_s)
         try:
-            async with asyncio.timeout(self._options.timeout_s):
+            async with asyncio.timeout(limit_s):
                 await self._open()
+            self.breaker.retry()
         except (OSError, LaneError, TimeoutError, UnicodeError) as error:
-            self._down_until_s = self._loop.time() + DOWN_S
+            why = str(error) or "connecting timed out"
+            self.breaker.fail(why)
             self._abort()
-            self._fail_queue(str(error) or "connecting timed out")
+            self._fail_queue(why)
         finally:
+            slow.cancel()
             self._connecting = None
             self._wake()
 
@@ -315,7 +324,6 @@ class Lane(asyncio.Protocol):
             self._transport.abort()
 
     def _cancel_round_timer(self) -> None:
-        self._is_stuck = False
         if self._round_timer is not None:
             self._round_timer.cancel()
             self._round_timer = None

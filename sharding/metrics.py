@@ -1,6 +1,6 @@
 """What the live stock counts about itself."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _BATCH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 
@@ -13,6 +13,18 @@ class StockMetrics:
             "inventory_redis_errors_total",
             "Calls that a Redis node did not carry out, by kind of error",
             ["kind"],
+            registry=registry,
+        )
+        self.breaker_state = Gauge(
+            "inventory_redis_breaker_state",
+            "Whether a Redis node is asked: 0 closed (it is), 1 half open (a few calls try), 2 open",
+            ["node", "lane"],
+            registry=registry,
+        )
+        self.breaker_opened = Counter(
+            "inventory_redis_breaker_opened_total",
+            "How often a node was found to refuse, not to answer, or not to be able to serve",
+            ["node", "lane"],
             registry=registry,
         )
         self.script_requests = Histogram(

@@ -138,7 +138,8 @@ class Partitions:
     ) -> PartitionHead:
         """Open a partition where it is now; `checkpoints` are the ledgers', in their order.
 
-        `opening` is the generation that the ledger issued for it; no two attempts share one.
+        `opening` is the generation that the ledger issued for it; no two attempts share one. One that
+        comes after a later one changes nothing, and the head is returned as that has left it.
 
         NotOpenableError unless it was never used or has all that the ledgers have.
         """
@@ -153,6 +154,8 @@ class Partitions:
             [str(self._partitions), str(opening), *proofs],
             lane=LaneKind.MOVE,
         )
+        if reply[0] == b"passed":
+            return await self.head(partition, opening=opening)
         if reply[0] != b"done":
             raise _refusal(
                 partition, reply, partitions=self._partitions, ledgers=self._cluster.ledgers

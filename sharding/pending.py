@@ -1,7 +1,6 @@
 """One call while it is being tried: what happened to it so far, and how it goes on."""
 
 from collections.abc import Sequence
-from math import inf
 
 from sharding.errors import StockUnavailableError
 from sharding.lane import (
@@ -41,7 +40,11 @@ _HAD_NO_EFFECT = frozenset(
         "TRYAGAIN",
     )
 )
-_NODE_IS_AWAY = frozenset(("CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "READONLY"))
+_MEANS_THE_NODE = frozenset(
+    ("CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY")
+)
+_SLOT_ALONE = "CLUSTERDOWN Hash slot not served"
+"""The one word of these that speaks of nothing but the slot."""
 _REFUSED_CALLERS = frozenset(("NOAUTH", "NOPERM", "WRONGPASS"))
 
 
@@ -55,12 +58,11 @@ class PendingCall:
     __slots__ = (
         "_command",
         "_detail",
-        "_node_is_away",
         "_script",
         "_why",
         "attempts",
         "deadline",
-        "hasty_until",
+        "is_hasty",
         "may_echo",
         "may_have_run",
         "packed",
@@ -70,12 +72,12 @@ class PendingCall:
     )
 
     def __init__(
-        self, partition: int, script: Script | None, deadline: float, *, hasty_until: float = inf
+        self, partition: int, script: Script | None, deadline: float, *, hasty: bool = False
     ) -> None:
         self.partition = partition
         self.deadline = deadline
-        self.hasty_until = hasty_until
-        """After this a node that is away and has certainly done nothing is not waited for."""
+        self.is_hasty = hasty
+        """What is away and has certainly done nothing is not waited for."""
         self.attempts = 0
         self.pause_s = 0.0
         self.packed = b""
@@ -85,7 +87,6 @@ class PendingCall:
         self.may_have_run = False
         self.may_echo = False
         """A try was lost: it may be on its way and run yet."""
-        self._node_is_away = False
         self._why = Reason.NOT_EXECUTED
         self._detail = ""
 
@@ -108,17 +109,20 @@ class PendingCall:
         self.note(why, str(error) if is_news else self._detail)
         self.may_echo |= isinstance(error, LostError)
         self.may_have_run |= isinstance(error, LostError | NotReplicatedError)
-        self._node_is_away = why is Reason.NOT_EXECUTED
         return kind
 
-    def note_fenced(self, why: str) -> None:
-        """A try met a partition that is shut on the node that has it now."""
-        self.note(Reason.PARTITION_FENCED, why)
-        self._node_is_away = True
+    def note_away(self, why: Reason, detail: str) -> None:
+        """No try was made, or one met a partition that is shut. StockUnavailableError if nobody waits
+        for what is away."""
+        self.note(why, detail)
+        if self.is_hasty and not self.may_have_run:
+            raise self.failure()
 
-    def is_given_up(self, now: float) -> bool:
-        """Whether nobody wants to wait any longer for a node that is away and has done nothing."""
-        return self._node_is_away and now >= self.hasty_until and not self.may_have_run
+    def may_go_on(self, now: float) -> bool:
+        """Whether there is time for another try, after its pause; the first one is always made."""
+        if not self.attempts and not self.pause_s:
+            return True
+        return now + self.pause_s <= self.deadline
 
     def note_error(self, node: Node, text: str) -> Node | None:
         """`node` answered with an error; returns where the partition is now, if the error says so.
@@ -133,7 +137,6 @@ class PendingCall:
             self.may_have_run |= code != "WRONGTYPE"
             raise self.failure(Reason.SHARD_CORRUPT, text)
         self.note(Reason.NOT_EXECUTED, text)
-        self._node_is_away = code in _NODE_IS_AWAY
         if self.attempts > REDIRECTIONS_MAX:
             return None
         if code == "NOSCRIPT" and self._script is not None:
@@ -156,6 +159,11 @@ class PendingCall:
         if self.may_have_run and reason is not Reason.NOT_REPLICATED:
             reason = Reason.OUTCOME_UNKNOWN
         return StockUnavailableError(reason, f"p{self.partition:02d} {detail or self._detail}")
+
+
+def means_the_node(text: str) -> bool:
+    """Whether an error reply speaks against the node, and not against the call or its slot."""
+    return text.partition(" ")[0] in _MEANS_THE_NODE and not text.startswith(_SLOT_ALONE)
 
 
 def error_kind(code: str) -> str:

@@ -112,7 +112,7 @@ async def _work(
     stop = _stop_event()
     ledger_metrics, stock_metrics = LedgerMetrics(registry), StockMetrics(registry)
     async with AsyncExitStack() as resources:
-        servers = databases(settings, ledger_metrics)
+        servers = databases(settings, ledger_metrics, failpoints)
         resources.push_async_callback(servers.from_all, Database.close)
         agreement = Agreement(servers, partitions=settings.partitions)
         await _some_ledger_ready(agreement, len(servers), stop)
@@ -120,6 +120,7 @@ async def _work(
         if cluster is None:
             return
         resources.push_async_callback(cluster.close)
+        cluster.pass_by = failpoints.hit if failpoints else None
         stock = Stock(cluster, stock_metrics)
         resources.push_async_callback(stock.drain)
         orders = Orders(stock, cluster, grace_s=settings.confirm_grace_s)

@@ -13,7 +13,7 @@ class WorkerSettings(StockSettings, LedgerSettings, DemandSettings):
 
     metrics_address: str = "127.0.0.1:9400"
     """Where this process shows its metrics, as host:port."""
-    lease_ttl_s: Annotated[float, Field(ge=1, le=300)] = 5
+    lease_ttl_s: Annotated[float, Field(ge=1, le=300)] = 4
     """After how long without a word of it a worker's partitions go to the others."""
     poll_ms_min: Annotated[int, Field(ge=1, le=1_000)] = 2
     poll_ms_max: Annotated[int, Field(ge=1, le=10_000)] = 50

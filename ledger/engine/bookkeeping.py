@@ -45,14 +45,18 @@ class Bookkeeping:
             book = await self._open(transaction, asks)
             answers = [book.answer(ask) for ask in asks]
             await _write(transaction, book)
+            self._database.failpoints.hit("order.before_commit")
             return answers
 
         for look in range(1, LOOKS_MAX + 1):
             try:
-                return await self._database.transaction(run)
+                answers = await self._database.transaction(run)
             except DuplicateEffectsError:
                 if look == LOOKS_MAX:
                     raise
+            else:
+                self._database.failpoints.hit("order.after_commit")
+                return answers
         raise AssertionError("the loop above returns or raises")
 
     async def _open(self, transaction: Transaction, asks: Sequence[Ask]) -> Book:

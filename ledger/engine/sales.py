@@ -96,7 +96,7 @@ class Sales:
         may_have_run = False
         for race in range(1, RACES_MAX + 2):
             try:
-                return await self._database.transaction(run)
+                answers = await self._database.transaction(run)
             except LostRaceError as lost:
                 may_have_run |= lost.may_have_run
             except DuplicateEffectsError:
@@ -104,6 +104,9 @@ class Sales:
             except LedgerError as error:
                 answer = unavailable(error, product_id=product_id, may_have_run=may_have_run)
                 return [answer] * len(requests)
+            else:
+                self._database.failpoints.hit("sale.after_commit")
+                return answers
             self._metrics.lost_races.inc()
             await asyncio.sleep(backoff_s(race))
         reason = Reason.OUTCOME_UNKNOWN if may_have_run else Reason.NOT_EXECUTED
@@ -123,6 +126,7 @@ class Sales:
         deal = _Deal(shelf, known, objection, self._source.remark)
         answers = [deal.serve(request) for request in requests]
         await self._write(transaction, deal)
+        self._database.failpoints.hit("sale.before_commit")
         return answers
 
     async def _write(self, transaction: Transaction, deal: "_Deal") -> None:

@@ -16,6 +16,7 @@
 --
 -- Returns one of
 --   {"done", generation, number}
+--   {"passed", generation}  it was opened under this number elsewhere, or under a later one
 --   {"partitions", count}   the cluster was set up with another partition count
 --   {"ledgers", count}      the cluster was set up with another number of ledgers
 --   {"behind", number}      the head is behind a checkpoint
@@ -57,6 +58,8 @@ if not is_new then
     redis.call("HINCRBY", head_key, "touches", 1)
     return { "done", head.generation, head.number }
   end
+  -- Whoever was stopped between its number and this call would open under one that nobody has issued.
+  if head.generation >= opening then return { "passed", head.generation } end
 end
 
 -- An entry that somebody added by hand may stand above the head: later events must pass it.

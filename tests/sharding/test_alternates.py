@@ -375,7 +375,7 @@ async def test_a_first_copy_that_was_held_up_is_answered_with_the_order_where_th
     await half.stock.read(product)
     order_id = order_at(product)
     held = await reserve(orders, order_id, product, attempt=2)
-    half.cluster._shun(partition_of(product, HOME))
+    half.cluster._note_shut(partition_of(product, HOME), "for this test")
     late = await reserve(half.orders, order_id, product)
     assert late == held._replace(replayed=True)
     assert await counts(stock, product) == (179, 1, 0)
@@ -393,7 +393,7 @@ async def test_a_first_copy_that_was_held_up_ends_nothing_that_a_retry_is_about_
 
     async def overtaken(self: Shards, partition: int, *args: object, **kwargs: object) -> Served:
         if kwargs.get("mode") is Mode.HOME and not late:
-            half.cluster._shun(partition_of(product, HOME))
+            half.cluster._note_shut(partition_of(product, HOME), "for this test")
             late.append(None)
             late[0] = await reserve(half.orders, order_id, product)
         return await real(self, partition, *args, **kwargs)  # type: ignore[arg-type]

@@ -242,6 +242,23 @@ async def test_a_partition_that_lost_its_latest_opening_is_not_open_and_opens_ab
     )
 
 
+async def test_an_opening_that_comes_after_a_later_one_changes_nothing(
+    partitions: Partitions, impatient: Cluster, opened: int
+) -> None:
+    """Its worker was stopped between the number and the call; nobody has issued the one above."""
+    entry = await newest(partitions, opened)
+    checkpoint = Checkpoint(entry.id, anchor(entry.fields))
+    later = await partitions.open(opened, [checkpoint], opening=7)
+    late = await partitions.open(opened, [checkpoint], opening=6)
+    assert (late.is_open, late.generation, late.number) == (True, 7, later.number)
+    head = keys.head(impatient.tags[opened])
+    await impatient.command(opened, "HSET", head, "owner", "another node", lane=LaneKind.WRITE)
+    elsewhere = await partitions.open(opened, [checkpoint], opening=7)
+    assert (elsewhere.is_open, elsewhere.generation) == (False, 7)
+    assert (await newest(partitions, opened)).id == EventId(7, later.number)
+    assert (await partitions.open(opened, [checkpoint], opening=8)).is_open
+
+
 async def test_trimming_keeps_the_entry_at_the_bound(partitions: Partitions, opened: int) -> None:
     for opening in (2, 3, 4):
         entry = await newest(partitions, opened)

@@ -7,6 +7,7 @@ import pytest
 from hiredis import Reader, ReplyError
 from prometheus_client import CollectorRegistry
 
+from sharding.breaker import BreakerState
 from sharding.lane import (
     Lane,
     LaneOptions,
@@ -154,6 +155,57 @@ async def test_silence_loses_what_was_sent_and_only_fails_what_was_not(
     await lane.close()
 
 
+async def test_a_node_that_falls_silent_opens_the_breaker_and_keeps_nobody_waiting_who_was_not_sent(
+    fake: tuple[FakeNode, Node],
+) -> None:
+    fake_node, node = fake
+    fake_node.answering = lambda _: None
+    lane = lane_to(node, timeout_s=60)
+    sent = lane.call(PING)
+    await fake_node.was_asked.wait()
+    queued = lane.call(PING)
+    with pytest.raises(NotSentError):
+        await queued
+    assert lane.breaker.state is BreakerState.OPEN
+    assert not sent.done()
+    await lane.close()
+
+
+async def test_a_node_that_connects_but_slowly_is_asked_as_soon_as_it_has(
+    fake: tuple[FakeNode, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connects = asyncio.Event()
+    lane = lane_to(fake[1], timeout_s=60)
+    real = lane._open
+
+    async def slowly() -> None:
+        await connects.wait()
+        await real()
+
+    monkeypatch.setattr(lane, "_open", slowly)
+    with pytest.raises(NotSentError):
+        await lane.call(PING)
+    assert lane.breaker.state is BreakerState.OPEN
+    connects.set()
+    async with asyncio.timeout(5):
+        while not lane.breaker.has_room:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.005)
+    assert await lane.call(PING) == b"OK"
+    await lane.close()
+
+
+async def test_a_connection_that_breaks_is_nothing_that_the_breaker_minds(
+    fake: tuple[FakeNode, Node],
+) -> None:
+    lane = lane_to(fake[1])
+    await lane.call(PING)
+    fake[0].hang_up_after = len(fake[0].received) + 1
+    with pytest.raises(LostError):
+        await lane.call(PING)
+    assert lane.breaker.is_closed
+    await lane.close()
+
+
 async def test_a_connection_that_breaks_in_mid_round_loses_the_whole_round(
     fake: tuple[FakeNode, Node],
 ) -> None:
@@ -176,6 +228,7 @@ async def test_a_node_that_is_not_there_executes_nothing(
     lane = lane_to(Node("127.0.0.1", port))
     with pytest.raises(NotSentError):
         await lane.call(PING)
+    assert lane.breaker.state is BreakerState.OPEN
     await lane.close()
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from hiredis import Reader, ReplyError
 
+from sharding.breaker import Breaker
 from sharding.lane import LaneError, LostError, NotReplicatedError, NotSentError
 from tests.simulation.nodes import FakeNode, script_names
 from tests.simulation.trace import Trace
@@ -21,8 +22,6 @@ FIRST_PORT = 7000
 """Node i listens on this and i."""
 TIMEOUT_S = 1.0
 """How long a lane waits for the replies of a round, and as long again for replicas."""
-DOWN_S = 0.2
-"""How long a node that refused a connection counts as down."""
 PROMPT_S = (0.0001, 0.002)
 SLOW_S = (0.002, 0.9)
 GHOST_S = 20.0
@@ -303,12 +302,7 @@ class SimulatedLane:
         self._caller = caller
         self._node = node
         self._waits = waits
-        self._down_until_s = -inf
-
-    @property
-    def is_down(self) -> bool:
-        """Whether the node could not be connected to just now."""
-        return asyncio.get_running_loop().time() < self._down_until_s
+        self.breaker = Breaker(asyncio.get_running_loop().time)
 
     def call(
         self, command: bytes, *, asking: bool = False, deadline: float = inf
@@ -331,4 +325,4 @@ class SimulatedLane:
 
     def _note_down(self, future: asyncio.Future[object]) -> None:
         if not future.cancelled() and isinstance(future.exception(), NotSentError):
-            self._down_until_s = asyncio.get_running_loop().time() + DOWN_S
+            self.breaker.fail("not sent")

@@ -39,6 +39,10 @@ class Result:
     trace: Trace
 
 
+def _token(size: int) -> str:
+    return random.randbytes(size).hex()
+
+
 class _Troubles(logging.Handler):
     """Collects exceptions that the kernel logs, because it answers them as an unknown outcome."""
 
@@ -129,7 +133,7 @@ def _replaced_nondeterminism(rng: random.Random, loop: VirtualLoop) -> Iterator[
     state = random.getstate()
     random.seed(rng.getrandbits(64))
     try:
-        with patch("time.time", loop.wall_s):
+        with patch("time.time", loop.wall_s), patch("sharding.auditing.token_hex", _token):
             yield
     finally:
         random.setstate(state)

@@ -17,6 +17,9 @@ from tests.simulation.run import Result, run
 from tests.simulation.world import Equipment
 
 SEEDS = 60
+LOSING_SEEDS = (98, 161)
+"""In which a failover loses events. It takes one that comes between an effect and its replication, and a
+node that no replica confirms is hardly asked any more: one seed in sixty."""
 BREAKABLE_WITHIN = 200
 ROOT = Path(__file__).parents[2]
 
@@ -138,7 +141,7 @@ def assert_noticed(broken: Equipment, noticed: str, *, likely: int) -> None:
 
 def test_what_is_rare_is_played(played: Callable[[int], Result]) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in (*range(SEEDS), *LOSING_SEEDS):
         counts.update(played(seed).counts)
     for name in (
         *("layout changes done", "layout changes rolled back", "events lost"),

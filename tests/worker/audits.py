@@ -18,7 +18,13 @@ WAIT_S = 20.0
 
 
 def auditor_of(world: World) -> Auditor:
-    return Auditor(world.stock, world.products, Audits(world.database), world.checkpoints)
+    return Auditor(
+        world.stock,
+        world.products,
+        Audits(world.database),
+        world.checkpoints,
+        require_live=lambda _: None,
+    )
 
 
 async def audit(world: World, product: int) -> AuditReading:
