@@ -19,16 +19,19 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
+from sharding.alone import Alone
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
-from sharding.keys import tags
-from sharding.lane import DOWN_S, Lane, LaneError, LaneOptions, Node
+from sharding.keys import head, tags
+from sharding.lane import DOWN_S, Lane, LaneError, LaneOptions, Node, NotReplicatedError, packed
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Reason
 from sharding.pending import PendingCall, error_kind
-from sharding.scripts import Script
+from sharding.scripts import Script, script
 from sharding.settings import StockSettings, parse_addresses
 from sharding.slots import slot_of
+
+_OPENING = script("opening")
 
 REPLICAS_CONFIRMING = 1
 TOPOLOGY_PAUSE_S = 0.1
@@ -45,6 +48,8 @@ class LaneKind(StrEnum):
     """Waits for a replica where durability says so."""
     MOVE = "move"
     """Always waits for a replica: the steps of a transfer may not overtake their own replication."""
+    ALONE = "alone"
+    """Takes the place of the two where the node has no replica that could be waited for."""
 
 
 class Cluster:
@@ -68,6 +73,9 @@ class Cluster:
         self._nodes: list[Node | None] = [None] * settings.partitions
         self._lanes: dict[tuple[Node, LaneKind], Lane] = {}
         self._seen = [EventId(0, 0)] * settings.partitions
+        self._alone = Alone()
+        self.moved = asyncio.Event()
+        """Set when a partition is found on another node than before; whoever waits for it clears it."""
         self._refreshing: asyncio.Task[None] | None = None
         self._shunned: dict[int, float] = {}
         """Partitions that a hasty call gave up, and until when that counts."""
@@ -144,7 +152,8 @@ class Cluster:
         self._in_trouble = down or bool(self._shunned) or None in self._nodes
         if partition in self._shunned:
             return True
-        lanes = (self._lanes.get((node, kind)) for kind in (LaneKind.WRITE, LaneKind.READ))
+        writes = LaneKind.ALONE if partition in self._alone else LaneKind.WRITE
+        lanes = (self._lanes.get((node, kind)) for kind in (writes, LaneKind.READ))
         return any(lane is not None and lane.is_down for lane in lanes)
 
     def _note_trouble(self) -> None:
@@ -154,6 +163,20 @@ class Cluster:
         """Have nobody else find out for a moment that the partition does nothing."""
         self._in_trouble = True
         self._shunned[partition] = asyncio.get_running_loop().time() + DOWN_S
+
+    def node_of(self, partition: int) -> Node | None:
+        """The master that has a partition, as far as is known."""
+        return self._nodes[partition]
+
+    async def ask(self, node: Node, *command: str) -> object:
+        """Run one plain command on a node, once. StockUnavailableError if it does not carry it out."""
+        try:
+            reply = await self._lane(node, LaneKind.READ).call(packed(command))
+        except LaneError as error:
+            raise StockUnavailableError(Reason.NOT_EXECUTED, str(error)) from error
+        if isinstance(reply, ReplyError):
+            raise StockUnavailableError(Reason.NOT_EXECUTED, str(reply))
+        return reply
 
     def share_a_node(self, one: int, other: int) -> bool:
         """Whether two partitions are, as far as is known, on one master."""
@@ -195,7 +218,7 @@ class Cluster:
             seen = self._seen[partition]
             fence = (str(seen.generation), str(seen.number))
             call.prepare(script.call(keys, (*fence, *args)))
-            reply = await self._reply(call, lane)
+            reply = await self._reply(call, lane, may_be_alone=True)
             assert isinstance(reply, list)
             word = reply[0]
             if word == b"corrupt":
@@ -203,8 +226,12 @@ class Cluster:
                 raise call.failure(Reason.SHARD_CORRUPT, bytes(reply[1]).decode())
             if word != b"fenced":
                 self._note_seen(partition, reply)
-                return reply, call.may_echo
+                if not call.is_alone or self._alone.counts(partition, reply[1:]):
+                    return reply, call.may_echo
+                call.note_lost(NotReplicatedError())
+                continue
             self.metrics.redis_errors.labels("fenced").inc()
+            self._alone.doubt(partition)
             call.note_fenced(bytes(reply[1]).decode())
 
     async def run_unfenced(
@@ -242,7 +269,32 @@ class Cluster:
         assert isinstance(number, int)
         self._seen[partition] = max(self._seen[partition], EventId(generation, number))
 
-    async def _reply(self, call: PendingCall, kind: LaneKind) -> object:
+    async def lane_of(self, partition: int, kind: LaneKind, *, until: float = inf) -> LaneKind:
+        """How what would travel on `kind` travels to a partition now: alone where its node has no
+        replica, and while it is shut, because nothing is done then."""
+        if partition not in self._alone or not self._waits(kind):
+            return kind
+        if self._alone.is_in_doubt(partition):
+            await self._ask(partition, min(until, self._deadline()))
+        return LaneKind.ALONE if partition in self._alone else kind
+
+    async def _ask(self, partition: int, deadline: float) -> None:
+        """Have a partition say whether it waits for a replica; without an answer it stays in doubt."""
+        call = PendingCall(partition, _OPENING, deadline)
+        call.prepare(_OPENING.call([head(self.tags[partition])], ()))
+        try:
+            reply = await self._reply(call, LaneKind.READ)
+        except StockUnavailableError:
+            return
+        assert isinstance(reply, list)
+        if reply[0] == b"degraded":
+            self._alone.note_degraded(partition, reply[1])
+        elif reply[0] == b"replicated":
+            self._alone.note_replicated(partition)
+
+    async def _reply(
+        self, call: PendingCall, kind: LaneKind, *, may_be_alone: bool = False
+    ) -> object:
         """Try until there is a reply that is no error. StockUnavailableError at the deadline."""
         loop = asyncio.get_running_loop()
         while not call.attempts or loop.time() + call.pause_s <= call.deadline:
@@ -252,19 +304,25 @@ class Cluster:
             if call.pause_s:
                 await asyncio.sleep(uniform(call.pause_s / 2, call.pause_s))
             call.attempts += 1
+            lane = kind
+            if may_be_alone and call.partition in self._alone:
+                lane = await self.lane_of(call.partition, kind, until=call.deadline)
+                call.is_alone = lane is not kind
             node = call.redirected_to or self._nodes[call.partition]
             if node is None:
                 self._refresh_soon()
                 call.note(Reason.NOT_EXECUTED, "no node has this partition")
                 continue
             try:
-                reply = await self._lane(node, kind).call(
+                reply = await self._lane(node, lane).call(
                     call.packed, asking=call.redirected_to is not None, deadline=call.deadline
                 )
             except LaneError as error:
                 self._in_trouble = True
                 self._refresh_soon()
                 self.metrics.redis_errors.labels(call.note_lost(error)).inc()
+                if isinstance(error, NotReplicatedError):
+                    self._alone.doubt(call.partition)
                 continue
             if not isinstance(reply, ReplyError):
                 return reply
@@ -277,9 +335,11 @@ class Cluster:
         self.metrics.redis_errors.labels(error_kind(code)).inc()
         if code not in ("NOSCRIPT", "ASK"):
             self._refresh_soon()
+        if code == "NOREPLICAS":
+            self._alone.doubt(call.partition)
         moved_to = call.note_error(node, text)
         if moved_to is not None:
-            self._nodes[call.partition] = moved_to
+            self._place(call.partition, moved_to)
 
     def _lane(self, node: Node, kind: LaneKind) -> Lane:
         lane = self._lanes.get((node, kind))
@@ -315,8 +375,15 @@ class Cluster:
         for partition, slot in enumerate(self._slots):
             owners = slots.get(slot)
             if owners:
-                self._nodes[partition] = Node(str(owners[0].host), int(owners[0].port))
+                self._place(partition, Node(str(owners[0].host), int(owners[0].port)))
         return ""
+
+    def _place(self, partition: int, node: Node) -> None:
+        """A node that is new to a partition may have no replica: a WAIT would keep it from saying so."""
+        if self._nodes[partition] != node:
+            self._nodes[partition] = node
+            self._alone.doubt(partition)
+            self.moved.set()
 
 
 def _hasty_until(*, hasty: bool) -> float:

@@ -61,6 +61,7 @@ class PendingCall:
         "attempts",
         "deadline",
         "hasty_until",
+        "is_alone",
         "may_echo",
         "may_have_run",
         "packed",
@@ -77,6 +78,8 @@ class PendingCall:
         self.hasty_until = hasty_until
         """After this a node that is away and has certainly done nothing is not waited for."""
         self.attempts = 0
+        self.is_alone = False
+        """The last try waited for no replica although others do."""
         self.pause_s = 0.0
         self.packed = b""
         self.redirected_to: Node | None = None

@@ -55,6 +55,7 @@ from worker.applier import Applier
 from worker.audit import Audit
 from worker.breaker import Breaker, Suspects
 from worker.buffer_releases import BufferKeeper, Releases
+from worker.degraded import Replicas
 from worker.demand import DemandKeeper
 from worker.drain import Drain
 from worker.expiry import Expiry
@@ -147,7 +148,7 @@ async def _work(
                 Openings(servers.all[0]),
                 servers.each(Checkpoints),
                 servers.each(lambda each: PartitionFreezes(Freezes(each), stock)),
-                settings,
+                Replicas(cluster, settings, metrics),
                 metrics,
                 failpoints,
             ),
