@@ -169,6 +169,7 @@ class Keeper:
             async with asyncio.timeout(ANSWER_S):
                 await together([each.apply(partition) for each in self._freezes.all])
                 opening, checkpoints = await self._issued(partition, head)
+            self._failpoints.hit("worker.before_opening")
             opened = await self._partitions.open(
                 partition, checkpoints, opening=opening, degraded=degraded
             )
