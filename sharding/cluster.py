@@ -353,7 +353,7 @@ class Cluster:
 
     def _waits(self, kind: LaneKind) -> bool:
         if kind is LaneKind.WRITE:
-            return self.settings.durability == "replicated"
+            return self.settings.confirms
         return kind is LaneKind.MOVE
 
     def _refresh_soon(self) -> None:

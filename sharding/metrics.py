@@ -1,6 +1,6 @@
 """What the live stock counts about itself."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _BATCH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 
@@ -48,6 +48,12 @@ class StockMetrics:
             "inventory_alternates_total",
             "Requests whose home was away, and look-ups at the shards that stand in for one, by result",
             ["result"],
+            registry=registry,
+        )
+        self.node_flaws = Gauge(
+            "inventory_redis_node_flaws",
+            "What is wrong with how the Redis nodes are set up: loses_units or unwise",
+            ["kind"],
             registry=registry,
         )
         self.corrupt = Counter(

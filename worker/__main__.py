@@ -45,7 +45,13 @@ from ledger.sales_mode import Modes
 from ledger.settings import explain
 from ledger.untold import UntoldSales
 from sharding.cluster import Cluster
-from sharding.errors import PartitionCountError, ServerCountError, StockUnavailableError
+from sharding.errors import (
+    NodeUnfitError,
+    PartitionCountError,
+    ServerCountError,
+    StockUnavailableError,
+)
+from sharding.inspection import Inspection
 from sharding.metrics import StockMetrics
 from sharding.ordering import Orders
 from sharding.partitions import Partitions
@@ -82,6 +88,7 @@ _WRONG_SET_UP = (
     ServersDifferError,
     PartitionCountError,
     ServerCountError,
+    NodeUnfitError,
 )
 """What waiting does not mend."""
 
@@ -121,6 +128,8 @@ async def _work(
         if cluster is None:
             return
         resources.push_async_callback(cluster.close)
+        inspection = Inspection(cluster)
+        await inspection.require_fit()
         stock = Stock(cluster, stock_metrics)
         resources.push_async_callback(stock.drain)
         orders = Orders(stock, cluster, grace_s=settings.confirm_grace_s)
@@ -141,6 +150,7 @@ async def _work(
         resources.push_async_callback(work.from_all, _OfServer.end)
         shares = Shares([each.share for each in work.all])
         loops: dict[str, _Loop] = {
+            "inspection": inspection,
             "expiry": Expiry(shares, orders, metrics),
             "keeper": Keeper(
                 shares,

@@ -1,7 +1,5 @@
 """Where a node has no replica nobody waits for one, and only in the generation that was opened so."""
 
-import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -85,11 +83,11 @@ async def without_replica(
     assert node is not None
     replica = await replica_of(services, node)
     await nodes.demand(node, 0)
-    os.killpg(replica.process.pid, signal.SIGSTOP)
+    replica.process.pause()
     try:
         yield
     finally:
-        os.killpg(replica.process.pid, signal.SIGCONT)
+        replica.process.resume()
         await nodes.demand(node, 1)
 
         async def is_followed() -> bool:

@@ -224,3 +224,12 @@ async def test_a_replica_that_is_lost_without_a_failover_stops_its_shards_unless
     await replica.process.start()
     await eventually(lambda: none_is_degraded(world))
     assert await demanded(master) == 1
+
+
+async def test_a_worker_does_not_start_on_nodes_that_break_the_promise_of_its_durability(
+    world: World, start_worker: StartWorker
+) -> None:
+    worker = start_worker(DURABILITY="synced")
+    assert await worker.ended() == 2
+    assert worker.said("appendfsync is 'everysec'")
+    assert worker.said("CONFIG SET appendfsync always")
