@@ -269,21 +269,24 @@ class Cluster:
         assert isinstance(number, int)
         self._seen[partition] = max(self._seen[partition], EventId(generation, number))
 
-    async def lane_of(self, partition: int, kind: LaneKind, *, until: float = inf) -> LaneKind:
+    async def lane_of(self, partition: int, kind: LaneKind) -> LaneKind:
         """How what would travel on `kind` travels to a partition now: alone where its node has no
         replica, and while it is shut, because nothing is done then."""
         if partition not in self._alone or not self._waits(kind):
             return kind
         if self._alone.is_in_doubt(partition):
-            await self._ask(partition, min(until, self._deadline()))
+            await self._ask(partition)
         return LaneKind.ALONE if partition in self._alone else kind
 
-    async def _ask(self, partition: int, deadline: float) -> None:
+    async def _ask(self, partition: int) -> None:
         """Have a partition say whether it waits for a replica; without an answer it stays in doubt."""
-        call = PendingCall(partition, _OPENING, deadline)
-        call.prepare(_OPENING.call([head(self.tags[partition])], ()))
+        node = self._nodes[partition]
+        if node is None:
+            return
+        key = head(self.tags[partition])
         try:
-            reply = await self._reply(call, LaneKind.READ)
+            # With its text: it is asked for seldom, and a node that is new does not know it.
+            reply = await self.ask(node, "EVAL", _OPENING.source, "1", key)
         except StockUnavailableError:
             return
         assert isinstance(reply, list)
@@ -306,7 +309,7 @@ class Cluster:
             call.attempts += 1
             lane = kind
             if may_be_alone and call.partition in self._alone:
-                lane = await self.lane_of(call.partition, kind, until=call.deadline)
+                lane = await self.lane_of(call.partition, kind)
                 call.is_alone = lane is not kind
             node = call.redirected_to or self._nodes[call.partition]
             if node is None:
