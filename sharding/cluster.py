@@ -310,7 +310,7 @@ class Cluster:
             lane = kind
             if may_be_alone and call.partition in self._alone:
                 lane = await self.lane_of(call.partition, kind)
-                call.is_alone = lane is not kind
+            call.is_alone = lane is not kind
             node = call.redirected_to or self._nodes[call.partition]
             if node is None:
                 self._refresh_soon()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from sharding.settings import Durability
 
 VERSION_MIN = (7, 0)
+MIN_REPLICAS = "min-replicas-to-write"
 CLOCK_DIFFERENCE_S_MAX = 1.0
 """Deadlines are kept by the nodes' clocks: after a failover another one counts."""
 
@@ -19,6 +20,8 @@ class NodeReport(NamedTuple):
     version: str = ""
     clock_ahead_s: float = 0.0
     """Of the process that asked; below zero: behind it."""
+    replicas: int | None = None
+    """Connected to it; None: it is no master."""
     refusal: str = ""
     """Why it did not say everything; empty where it did."""
 
@@ -28,7 +31,7 @@ class Flaw(NamedTuple):
 
     node: str
     what: str
-    """The setting, or "version", "clock", "answer"."""
+    """The setting, or "version", "replicas", "clock", "answer"."""
     value: str
     reason: str
     """What can come of it."""
@@ -71,8 +74,7 @@ def _against_loss(durability: Durability) -> Iterator[Demand]:
 
 def _wise(durability: Durability) -> Iterator[Demand]:
     replicas = _numbers(0 if durability == "fast" else 1, 5)
-    cut_off = "a master that is cut off goes on writing; of a degraded one a worker mends it"
-    yield Demand("min-replicas-to-write", replicas, cut_off)
+    yield Demand(MIN_REPLICAS, replicas, "a master that is cut off goes on writing")
     yield Demand(
         "min-replicas-max-lag", _numbers(2, 10), "it writes on for long after it is cut off"
     )
@@ -84,13 +86,21 @@ def _wise(durability: Durability) -> Iterator[Demand]:
 
 def judge(report: NodeReport, durability: Durability) -> Iterator[Flaw]:
     """All flaws of a node, those that lose units first."""
-    found = [*_settings(report, durability), *_version(report), *_clock(report), *_refusal(report)]
+    found = [
+        *_settings(report, durability),
+        *_version(report),
+        *_replicas(report),
+        *_clock(report),
+        *_refusal(report),
+    ]
     return iter(sorted(found, key=lambda flaw: not flaw.loses_units))
 
 
 def _settings(report: NodeReport, durability: Durability) -> Iterator[Flaw]:
     for setting, fits, reason, loses_units in demands(durability):
         value = report.settings.get(setting)
+        if setting == MIN_REPLICAS and report.replicas == 0:
+            continue  # a worker has it demand none while it is degraded
         if value is not None and value not in fits:
             command = f"{_shell(report.node)} CONFIG SET {setting} {fits[0]}"
             remedy = f"`{command}`, and the same in its redis.conf"
@@ -101,6 +111,14 @@ def _version(report: NodeReport) -> Iterator[Flaw]:
     if report.version and _numbers_of(report.version) < VERSION_MIN:
         reason = "the scripts need Redis 7.0 or Valkey"
         yield Flaw(report.node, "version", report.version, reason, "Upgrade it", loses_units=True)
+
+
+def _replicas(report: NodeReport) -> Iterator[Flaw]:
+    if report.replicas == 0:
+        reason = "it sells nothing, or is degraded and its loss loses what it sold"
+        yield Flaw(
+            report.node, "replicas", "0", reason, "Start its replica; a worker does the rest"
+        )
 
 
 def _clock(report: NodeReport) -> Iterator[Flaw]:

@@ -43,9 +43,7 @@ class Inspection:
 
     async def flaws(self) -> Sequence[Flaw]:
         """What is not as it should be, as of the last two seconds; those that lose units first."""
-        async with self._asking:
-            if time.monotonic() > self._asked_s + FRESH_S:
-                await self._ask()
+        await self._ask(unless_within_s=FRESH_S)
         return self._flaws
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -55,12 +53,18 @@ class Inspection:
             now = set(self._cluster.masters())
             if now - masters or time.monotonic() > self._asked_s + AGAIN_S:
                 masters = now
-                await self.flaws()
+                await self._ask(unless_within_s=0)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await stop.wait()
 
-    async def _ask(self) -> None:
+    async def _ask(self, *, unless_within_s: float) -> None:
+        """Ask all nodes, unless somebody has since so long ago."""
+        async with self._asking:
+            if time.monotonic() > self._asked_s + unless_within_s:
+                await self._ask_all()
+
+    async def _ask_all(self) -> None:
         nodes = await self._nodes.all()
         reports = await asyncio.gather(*map(self._report, nodes))
         found = [flaw for report in reports for flaw in judge(report, self._durability)]
@@ -85,6 +89,9 @@ class Inspection:
             report = report._replace(version=said.get("redis_version", ""))
             ahead_s = await self._nodes.clock_ahead_s(node)
             report = report._replace(clock_ahead_s=ahead_s)
+            followed = await self._nodes.info(node, "replication")
+            if followed.get("role") == "master":
+                report = report._replace(replicas=int(followed["connected_slaves"]))
             return report._replace(settings=await self._nodes.settings(node, *self._asked_for))
         except StockUnavailableError as error:
             return report._replace(refusal=error.detail)

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
+from sharding.fitness import MIN_REPLICAS
 from sharding.lane import Node
 
 IN_SYNC_LAG_S_MAX = 2
 """Replicas acknowledge once a second."""
-MIN_REPLICAS = "min-replicas-to-write"
 
 
 class Replication(NamedTuple):
@@ -60,8 +60,12 @@ class Nodes:
         return Replication(
             in_sync=sum(map(_is_in_sync, replicas)),
             known=sum(each.of == own.id and "fail" not in each.flags for each in members),
-            demanded=int((await self.settings(node, MIN_REPLICAS))[MIN_REPLICAS]),
+            demanded=await self.demanded(node),
         )
+
+    async def demanded(self, node: Node) -> int:
+        """Replicas in sync without which a master writes nothing."""
+        return int((await self.settings(node, MIN_REPLICAS)).get(MIN_REPLICAS, "0"))
 
     async def demand(self, node: Node, replicas: int) -> None:
         """Have a master write nothing without so many replicas in sync, until it is restarted."""

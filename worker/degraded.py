@@ -19,10 +19,13 @@ FRESH_S = 0.5
 """How long what a node said of its replicas is taken for true; partitions of one node ask together."""
 SYNC_GRACE_S = 3.0
 """How long a replica that is there but not in sync is waited for before sales go on without it."""
-DEMANDED = 1
-"""Replicas that a master in order does not write without."""
 
 log = structlog.get_logger()
+
+
+def is_left_alone(state: Replication, *, lacking_s: float) -> bool:
+    """Whether a node that has had no replica in sync for so long is not to wait for one any more."""
+    return not state.in_sync and (not state.known or lacking_s >= SYNC_GRACE_S)
 
 
 class Replicas:
@@ -35,7 +38,7 @@ class Replicas:
         self._without_failover = settings.degraded_without_failover == "on"
         self._asked: dict[Node, tuple[float, asyncio.Task[Replication]]] = {}
         self._demanded: dict[Node, tuple[Replication, asyncio.Task[None]]] = {}
-        """What was asked of a node after it had said that; once for all of its partitions."""
+        """What was changed at a node after it had said that."""
         self._lacking_since_s: dict[Node, float] = {}
         self._trouble: dict[Node | None, str] = {}
 
@@ -54,23 +57,27 @@ class Replicas:
     async def _changes(self, partition: int, head: PartitionHead) -> bool:
         node, state = await self._state(partition)
         if state.in_sync:
-            self._lacking_since_s.pop(node, None)
-            await self._demand(node, state, DEMANDED)
+            await self._note_followed(node, state)
             return head.is_degraded
         if head.is_degraded:
-            await self._demand(node, state, 0)
+            await self._demand(node, state, alone=True)
             return False
         return self._without_failover and await self._goes_on_alone(partition)
 
     async def _goes_on_alone(self, partition: int) -> bool:
         node, state = await self._state(partition)
         if state.in_sync:
+            await self._note_followed(node, state)
             return False
         since_s = self._lacking_since_s.setdefault(node, time.monotonic())
-        if state.known and time.monotonic() < since_s + SYNC_GRACE_S:
+        if not is_left_alone(state, lacking_s=time.monotonic() - since_s):
             return False
-        await self._demand(node, state, 0)
+        await self._demand(node, state, alone=True)
         return True
+
+    async def _note_followed(self, node: Node, state: Replication) -> None:
+        self._lacking_since_s.pop(node, None)
+        await self._demand(node, state, alone=False)
 
     async def _known(self, answer: Awaitable[bool], partition: int) -> bool:
         """False where the node does not answer or may not be asked, which is said once."""
@@ -86,19 +93,29 @@ class Replicas:
         self._trouble.pop(node, None)
         return found
 
-    async def _demand(self, node: Node, state: Replication, replicas: int) -> None:
-        """Where the demand is not what it is to be: 0, or at least so many."""
-        if (state.demanded == 0) == (replicas == 0):
+    async def _demand(self, node: Node, state: Replication, *, alone: bool) -> None:
+        """Have a node write without replicas, or not without them; once for all of its partitions."""
+        if (state.demanded == 0) == alone:
             return
-        seen, demanding = self._demanded.get(node, (None, None))
-        if demanding is None or seen is not state:
-            demanding = asyncio.create_task(
-                self._nodes.demand(node, replicas), name="demand replicas"
-            )
-            self._demanded[node] = state, demanding
+        seen, changing = self._demanded.get(node, (None, None))
+        if changing is None or seen is not state:
+            changing = asyncio.create_task(self._change_demand(node, alone=alone), name="demand")
+            self._demanded[node] = state, changing
+        await asyncio.shield(changing)
+
+    async def _change_demand(self, node: Node, *, alone: bool) -> None:
+        replicas = 0 if alone else await self._usual_demand(node)
+        if alone or replicas:
+            await self._nodes.demand(node, replicas)
+            self._asked.pop(node, None)
             log.warning("replicas that a node demands", node=node, replicas=replicas)
-        await asyncio.shield(demanding)
-        self._asked.pop(node, None)
+
+    async def _usual_demand(self, node: Node) -> int:
+        """What the other masters demand, which are set up alike; at least what the durability needs."""
+        others = [each for each in self._cluster.masters() if each != node]
+        said = await asyncio.gather(*map(self._nodes.demanded, others), return_exceptions=True)
+        least = 1 if self._cluster.settings.confirms else 0
+        return max(least, *(found for found in said if isinstance(found, int)), 0)
 
     async def _state(self, partition: int) -> tuple[Node, Replication]:
         node = self._cluster.node_of(partition)

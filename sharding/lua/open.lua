@@ -53,8 +53,8 @@ if not is_new then
   if values[3] ~= partitions then return { "partitions", tonumber(values[3]) or 0 } end
   if values[5] and values[5] ~= int(ledgers) then return { "ledgers", tonumber(values[5]) or 0 } end
   if not values[5] and ledgers > 1 then return { "ledgers", 1 } end -- opened before there could be several
-  -- A repeat, because the answer was lost: what was opened once under this number stays as it is.
-  if head.generation == opening and values[4] == redis.call("CLUSTER", "MYID") then
+  -- A repeat, because the answer was lost, or an attempt that is late: what was opened since stays as it is.
+  if head.generation >= opening and values[4] == redis.call("CLUSTER", "MYID") then
     redis.call("HINCRBY", head_key, "touches", 1)
     return { "done", head.generation, head.number }
   end

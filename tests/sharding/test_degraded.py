@@ -13,26 +13,31 @@ from sharding import keys
 from sharding.cluster import Cluster, LaneKind
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId, anchor
+from sharding.fitness import MIN_REPLICAS
 from sharding.lane import Node
 from sharding.metrics import StockMetrics
-from sharding.nodes import MIN_REPLICAS, Nodes
+from sharding.nodes import Nodes
 from sharding.outcomes import Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, PartitionHead, Partitions
+from sharding.scripts import script
+from sharding.settings import Durability
 from tests.sharding.conftest import entries_of, settings_for
 from tests.waiting import eventually
 
 PARTITIONS = 64
 """Of which no other test uses a tag."""
 TIMEOUT_MS = 200
+MODES: tuple[Durability, ...] = ("replicated", "fast", "synced")
 _on_the_first_node = count()
 
 
-async def connected(services: LocalStack) -> Cluster:
+async def connected(services: LocalStack, durability: Durability = "replicated") -> Cluster:
     """A process that gives up soon."""
     settings = settings_for(
         services,
         partitions=PARTITIONS,
         default_shards=1,
+        durability=durability,
         redis_timeout_ms=TIMEOUT_MS,
         redis_patience_ms=3 * TIMEOUT_MS,
     )
@@ -122,6 +127,23 @@ async def test_a_degraded_partition_obeys_without_a_replica_and_says_so(
         assert (await newcomer.head(partition)).is_degraded
         for process in (partitions, newcomer, newcomer):
             assert not await acts(process, partition)
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_steps_of_transfers_and_decisions_do_not_wait_either(
+    services: LocalStack,
+    cluster: Cluster,
+    partitions: Partitions,
+    partition: int,
+    durability: Durability,
+) -> None:
+    await partitions.open(partition, [NOTHING_APPLIED], opening=1, degraded=True)
+    other = await connected(services, durability)
+    tag = other.tags[partition]
+    async with without_replica(services, cluster, partition):
+        arguments = [keys.head(tag), keys.events(tag, 0)], ["9-9"]
+        await other.run(script("confirm"), partition, *arguments, lane=LaneKind.MOVE)
+    await other.close()
 
 
 async def test_a_partition_that_is_not_degraded_goes_on_waiting_for_a_replica(
@@ -216,3 +238,13 @@ async def test_a_node_that_does_not_answer_is_unavailable_and_not_without_replic
 ) -> None:
     with pytest.raises(StockUnavailableError):
         await Nodes(cluster).replication(Node("127.0.0.1", 1))
+
+
+async def test_an_attempt_to_open_that_comes_late_makes_nothing_degraded(
+    partitions: Partitions, partition: int
+) -> None:
+    await partitions.open(partition, [NOTHING_APPLIED], opening=1)
+    await reopened(partitions, partition, 3, degraded=False)
+    await reopened(partitions, partition, 2, degraded=True)
+    after = await partitions.head(partition)
+    assert (after.generation, after.is_degraded) == (3, False)

@@ -18,7 +18,7 @@ SOUND = {
     "cluster-allow-reads-when-down": "no",
     "replica-read-only": "yes",
 }
-WELL = NodeReport(NODE, SOUND, version="7.0.15", clock_ahead_s=0.1)
+WELL = NodeReport(NODE, SOUND, version="7.0.15", clock_ahead_s=0.1, replicas=1)
 LOSES, UNWISE, FINE = "loses", "unwise", "fine"
 
 
@@ -72,6 +72,17 @@ def test_versions_are_compared_as_numbers(version: str, expected: str) -> None:
 @pytest.mark.parametrize(("ahead_s", "expected"), [(1.5, UNWISE), (-1.5, UNWISE), (0.9, FINE)])
 def test_a_clock_may_differ_by_a_second(ahead_s: float, expected: str) -> None:
     assert verdict(WELL._replace(clock_ahead_s=ahead_s), "replicated") == expected
+
+
+@pytest.mark.parametrize(("replicas", "expected"), [(None, FINE), (1, FINE), (0, UNWISE)])
+def test_a_master_without_a_replica_is_named(replicas: int | None, expected: str) -> None:
+    assert verdict(WELL._replace(replicas=replicas), "replicated") == expected
+
+
+def test_a_degraded_node_is_not_told_to_demand_the_replica_that_it_lacks() -> None:
+    settings = {**SOUND, "min-replicas-to-write": "0"}
+    (flaw,) = judge(WELL._replace(settings=settings, replicas=0), "replicated")
+    assert (flaw.what, "CONFIG SET" in flaw.remedy) == ("replicas", False)
 
 
 def test_a_node_that_does_not_say_is_unwise_and_judged_by_what_it_said() -> None:

@@ -5,12 +5,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from deploy.local.redis_cluster import RedisNode
 from deploy.local.stack import LocalStack
 from ledger.failpoints import VARIABLE as FAILPOINTS
-from sharding.nodes import MIN_REPLICAS
+from sharding.cluster import Cluster
+from sharding.fitness import MIN_REPLICAS
+from sharding.metrics import StockMetrics
+from sharding.nodes import Nodes
 from sharding.outcomes import Deduction, Outcome
+from sharding.settings import Durability
 from tests.ledger.streams import fresh_request_ids
 from tests.waiting import eventually
 from tests.worker.conftest import (
@@ -22,6 +27,9 @@ from tests.worker.conftest import (
     launch,
     world_on,
 )
+from worker.degraded import Replicas
+from worker.metrics import WorkerMetrics
+from worker.settings import WorkerSettings
 
 UNITS = 10_000
 DIES_OPENING = FAILPOINTS.removeprefix("INVENTORY_")
@@ -186,16 +194,33 @@ async def test_workers_that_die_between_two_steps_leave_it_to_the_next(
     await settled(stack)
 
 
+@pytest.mark.parametrize(
+    ("durability", "of_others", "expected"),
+    [("replicated", 1, 1), ("replicated", 0, 1), ("fast", 1, 1), ("fast", 0, 0)],
+)
 async def test_a_demand_that_was_given_up_for_nothing_is_made_again(
-    stack: LocalStack, world: World, start_worker: StartWorker
+    stack: LocalStack, world: World, durability: Durability, of_others: int, expected: int
 ) -> None:
     """A worker died on its way in, and the replica was back before another came."""
-    start_worker()
-    await eventually(lambda: none_is_degraded(world))
-    master, _ = await pair(stack)
-    await master.call("CONFIG", "SET", MIN_REPLICAS, 0)
-    await eventually(demands(master, 1))
-    assert await none_is_degraded(world)
+    settings = WorkerSettings.model_validate(
+        {"redis_nodes": ",".join(stack.redis_nodes), "durability": durability}
+    )
+    masters = [node for node in stack.redis if await node.is_master()]
+    cluster = await Cluster.connect(settings, StockMetrics(CollectorRegistry()))
+    for node in masters:
+        await node.call("CONFIG", "SET", MIN_REPLICAS, of_others)
+    try:
+        node = cluster.node_of(0)
+        assert node is not None
+        await Nodes(cluster).demand(node, 0)
+        head = await world.partitions.head(0)
+        replicas = Replicas(cluster, settings, WorkerMetrics(CollectorRegistry()))
+        assert not await replicas.changes(0, head)
+        assert await Nodes(cluster).demanded(node) == expected
+    finally:
+        for each in masters:
+            await each.call("CONFIG", "SET", MIN_REPLICAS, 1)
+        await cluster.close()
 
 
 async def test_a_replica_that_is_lost_without_a_failover_stops_its_shards_unless_a_setting_says_else(

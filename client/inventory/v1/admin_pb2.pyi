@@ -1649,7 +1649,7 @@ class NodeFlaw(_message.Message):
     node: _builtins.str
     """Where it listens, as host:port."""
     what: _builtins.str
-    """The setting, or version, clock, answer (it does not say)."""
+    """The setting, or version, replicas, clock, answer (it does not say)."""
     value: _builtins.str
     """What it is."""
     loses_units: _builtins.bool
