@@ -16,6 +16,7 @@ from server.gate import Gates
 from server.lifecycle import Correction, Lifecycle, Loaded
 from server.overview import ClusterState, PartitionState
 from server.stocks import STATUSES
+from sharding.fitness import Flaw
 from sharding.placement import is_shard_count
 
 
@@ -151,6 +152,8 @@ class AdminService:
             schema_version=state.schema_version,
             mode=state.mode,
             mode_epoch=state.mode_epoch,
+            durability=state.durability,
+            node_flaws=map(_node_flaw, state.flaws),
         )
 
 
@@ -254,4 +257,16 @@ def _partition(state: PartitionState) -> messages.Partition:
         generation=state.head.generation,
         event_number=state.head.number,
         backlog=state.backlog,
+        degraded=state.head.is_degraded,
+    )
+
+
+def _node_flaw(flaw: Flaw) -> messages.NodeFlaw:
+    return messages.NodeFlaw(
+        node=flaw.node,
+        what=flaw.what,
+        value=flaw.value,
+        loses_units=flaw.loses_units,
+        reason=flaw.reason,
+        remedy=flaw.remedy,
     )

@@ -40,6 +40,7 @@ from server.resolving import ResolvingStock
 from server.settings import ServerSettings
 from server.stocks import ReadableStock
 from sharding.cluster import Cluster
+from sharding.inspection import Inspection
 from sharding.ordering import Orders
 from sharding.partitions import Partitions
 from sharding.stock import Stock
@@ -111,6 +112,7 @@ class RedisEngine:
         settings: ServerSettings,
         databases: PerServer[Database],
         cluster: Cluster,
+        inspection: Inspection,
         *,
         metrics: Metrics,
         ledger_metrics: LedgerMetrics,
@@ -124,7 +126,8 @@ class RedisEngine:
         self.stock = Stock(cluster, cluster.metrics)
         self.orders = Orders(self.stock, cluster, grace_s=settings.confirm_grace_s)
         partitions = Partitions(cluster, partitions=settings.partitions)
-        self.overview = Overview(cluster, partitions, databases)
+        self.overview = Overview(cluster, partitions, databases, inspection)
+        self._inspection = inspection
         self.shard_counts = Resharding(databases.each(Layouts), partitions=settings.partitions)
         self._buffers = databases.each(lambda each: BufferSales(each, sales_metrics))
         self.gates = Gates(
@@ -174,14 +177,14 @@ class RedisEngine:
         )
 
     def loops(self, ended: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
-        """The workers are told of the demand."""
+        """The workers are told of the demand, and the nodes asked how they are set up."""
         reporter = DemandReporter(
             self.stock,
             self._databases.each(Demand),
             self._metrics,
             hot_rate_per_s=self._settings.hot_rate_per_s,
         )
-        return {"demand": reporter.run(ended)}
+        return {"demand": reporter.run(ended), "inspection": self._inspection.run(ended)}
 
     async def is_ready(self) -> bool:
         """Some master answers, or a buffer is sold. PartitionCountError, ServerCountError."""

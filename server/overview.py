@@ -14,6 +14,8 @@ from ledger.servers import PerServer
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
+from sharding.fitness import Flaw
+from sharding.inspection import Inspection
 from sharding.outcomes import Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, PartitionHead, Partitions
 from sharding.slots import slot_of
@@ -44,6 +46,10 @@ class ClusterState:
     schema_version: int
     mode: str
     mode_epoch: int = 0
+    durability: str = ""
+    """Empty where there are no Redis nodes."""
+    flaws: Sequence[Flaw] = ()
+    """What is wrong with how these are set up."""
 
 
 class Overview:
@@ -54,10 +60,12 @@ class Overview:
         cluster: Cluster,
         partitions: Partitions,
         databases: PerServer[Database],
+        inspection: Inspection,
     ) -> None:
         self._cluster = cluster
         self._partitions = partitions
         self._databases = databases
+        self._inspection = inspection
         self._looking: asyncio.Task[bool] | None = None
 
     async def reaches_redis(self) -> bool:
@@ -103,7 +111,9 @@ class Overview:
             )
             for partition, head in enumerate(heads)
         ]
-        return ClusterState(states, version, mode.value, epoch)
+        flaws = await self._inspection.flaws()
+        durability = self._cluster.settings.durability
+        return ClusterState(states, version, mode.value, epoch, durability, flaws)
 
     async def _heads(self) -> Sequence[PartitionHead]:
         """Where no node answers, no partition need be waited for."""

@@ -67,7 +67,13 @@ from server.streams import Lives
 from server.supervisor import INTERRUPTED, SETUP_ERROR, SetupError
 from server.wire import ResultEncoder
 from sharding.cluster import Cluster
-from sharding.errors import PartitionCountError, ServerCountError, StockUnavailableError
+from sharding.errors import (
+    NodeUnfitError,
+    PartitionCountError,
+    ServerCountError,
+    StockUnavailableError,
+)
+from sharding.inspection import Inspection
 from sharding.metrics import StockMetrics
 from sharding.settings import parse_address
 
@@ -293,26 +299,37 @@ class Process:
         stock_metrics, ledgers = StockMetrics(self._registry), len(self._databases)
         while not self._ended.is_set():
             try:
-                return self._redis_engine(
+                return await self._on_fit_nodes(
                     await Cluster.connect(self._settings, stock_metrics, ledgers=ledgers)
                 )
             except StockUnavailableError as error:
                 self._say_once("redis_away", error.detail)
                 if self._agreed.is_set():
-                    return self._redis_engine(
-                        Cluster.unconnected(self._settings, stock_metrics, ledgers=ledgers)
-                    )
+                    cluster = Cluster.unconnected(self._settings, stock_metrics, ledgers=ledgers)
+                    return self._redis_engine(cluster, Inspection(cluster))
                 if self._ledger_asked.is_set():
                     self._settled.set()
             await asyncio.sleep(RETRY_S)
         return None
 
-    def _redis_engine(self, cluster: Cluster) -> RedisEngine:
+    async def _on_fit_nodes(self, cluster: Cluster) -> RedisEngine | None:
+        """None, and the process ends, where a node can lose units by the way that it is set up."""
+        inspection = Inspection(cluster)
+        try:
+            await inspection.require_fit()
+        except NodeUnfitError as error:
+            self._setup_failed(error)
+            await cluster.close()
+            return None
+        return self._redis_engine(cluster, inspection)
+
+    def _redis_engine(self, cluster: Cluster, inspection: Inspection) -> RedisEngine:
         cluster.pass_by = self._failpoints.hit if self._failpoints else None
         return RedisEngine(
             self._settings,
             self._databases,
             cluster,
+            inspection,
             metrics=self._metrics,
             ledger_metrics=self._ledger_metrics,
             sales_metrics=SalesMetrics(self._registry),

@@ -19,17 +19,20 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
+from sharding.alone import Alone
 from sharding.breaker import Breaker
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
-from sharding.keys import tags
-from sharding.lane import Lane, LaneError, LaneOptions, Node, NotReplicatedError
+from sharding.keys import head, tags
+from sharding.lane import Lane, LaneError, LaneOptions, Node, NotReplicatedError, packed
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Reason
 from sharding.pending import PendingCall, error_kind, means_the_node
-from sharding.scripts import Script
+from sharding.scripts import Script, script
 from sharding.settings import StockSettings, parse_addresses
 from sharding.slots import slot_of
+
+_OPENING = script("opening")
 
 REPLICAS_CONFIRMING = 1
 TOPOLOGY_PAUSE_S = 0.1
@@ -44,6 +47,8 @@ class LaneKind(StrEnum):
     """Waits for a replica where durability says so."""
     MOVE = "move"
     """Always waits for a replica: the steps of a transfer may not overtake their own replication."""
+    ALONE = "alone"
+    """Takes the place of the two where the node has no replica that could be waited for."""
 
 
 class Cluster:
@@ -67,6 +72,9 @@ class Cluster:
         self._nodes: list[Node | None] = [None] * settings.partitions
         self._lanes: dict[tuple[Node, LaneKind], Lane] = {}
         self._seen = [EventId(0, 0)] * settings.partitions
+        self._alone = Alone()
+        self.moved = asyncio.Event()
+        """Set when a partition is found on another node than before; whoever waits for it clears it."""
         self._refreshing: asyncio.Task[None] | None = None
         self._shut: dict[int, Breaker] = {}
         """Of the partitions that were found shut on the node that has them."""
@@ -145,15 +153,20 @@ class Cluster:
         self._in_trouble = (
             bool(self._shut)
             or None in self._nodes
-            or not all(each.is_closed for node in masters for each in self._breakers(node))
+            or not all(
+                each.is_closed for node in masters for each in self._breakers(node, *LaneKind)
+            )
         )
         if partition in self._shut and not self._shut[partition].has_room:
             return False
         node = self._nodes[partition]
-        return node is not None and all(each.has_room for each in self._breakers(node))
+        if node is None:
+            return False
+        writes = LaneKind.ALONE if partition in self._alone else LaneKind.WRITE
+        return all(each.has_room for each in self._breakers(node, writes, LaneKind.READ))
 
-    def _breakers(self, node: Node) -> list[Breaker]:
-        lanes = (self._lanes.get((node, kind)) for kind in (LaneKind.WRITE, LaneKind.READ))
+    def _breakers(self, node: Node, *kinds: LaneKind) -> list[Breaker]:
+        lanes = (self._lanes.get((node, kind)) for kind in kinds)
         return [lane.breaker for lane in lanes if lane is not None]
 
     def _note_open(self, node: Node, kind: LaneKind) -> None:
@@ -165,6 +178,20 @@ class Cluster:
         self._in_trouble = True
         clock = asyncio.get_running_loop().time
         self._shut.setdefault(partition, Breaker(clock)).fail(why)
+
+    def node_of(self, partition: int) -> Node | None:
+        """The master that has a partition, as far as is known."""
+        return self._nodes[partition]
+
+    async def ask(self, node: Node, *command: str) -> object:
+        """Run one plain command on a node, once. StockUnavailableError if it does not carry it out."""
+        try:
+            reply = await self._lane(node, LaneKind.READ).call(packed(command))
+        except LaneError as error:
+            raise StockUnavailableError(Reason.NOT_EXECUTED, str(error)) from error
+        if isinstance(reply, ReplyError):
+            raise StockUnavailableError(Reason.NOT_EXECUTED, str(reply))
+        return reply
 
     def share_a_node(self, one: int, other: int) -> bool:
         """Whether two partitions are, as far as is known, on one master."""
@@ -209,7 +236,7 @@ class Cluster:
             seen = self._seen[partition]
             fence = (str(seen.generation), str(seen.number))
             call.prepare(script.call(keys, (*fence, *args)))
-            reply = await self._scripted(call, script, lane)
+            reply = await self._scripted(call, script, lane, may_be_alone=True)
             word = reply[0]
             if word == b"corrupt":
                 self.metrics.corrupt.inc()
@@ -218,9 +245,13 @@ class Cluster:
                 if self._shut:
                     self._shut.pop(partition, None)
                 self._note_seen(partition, reply)
-                return reply, call.may_echo
+                if not call.is_alone or self._alone.counts(partition, reply[1:]):
+                    return reply, call.may_echo
+                call.note_lost(NotReplicatedError())
+                continue
             self.metrics.redis_errors.labels("fenced").inc()
             why = bytes(reply[1]).decode()
+            self._alone.doubt(partition)
             self._note_shut(partition, why)
             call.note_away(Reason.PARTITION_FENCED, why)
 
@@ -253,8 +284,10 @@ class Cluster:
         call.prepare(command)
         return await self._reply(call, lane)
 
-    async def _scripted(self, call: PendingCall, script: Script, lane: LaneKind) -> list[Any]:
-        reply = await self._reply(call, lane)
+    async def _scripted(
+        self, call: PendingCall, script: Script, lane: LaneKind, *, may_be_alone: bool = False
+    ) -> list[Any]:
+        reply = await self._reply(call, lane, may_be_alone=may_be_alone)
         assert isinstance(reply, list)
         if self.pass_by:
             self.pass_by(f"redis.after_{script.name}")
@@ -271,18 +304,57 @@ class Cluster:
         assert isinstance(number, int)
         self._seen[partition] = max(self._seen[partition], EventId(generation, number))
 
-    async def _reply(self, call: PendingCall, kind: LaneKind) -> object:
+    async def lane_of(self, partition: int, kind: LaneKind) -> LaneKind:
+        """How what would travel on `kind` travels to a partition now: alone where its node has no
+        replica, and while it is shut, because nothing is done then."""
+        if partition not in self._alone or not self._waits(kind):
+            return kind
+        if self._alone.is_in_doubt(partition):
+            await self._ask(partition)
+        return LaneKind.ALONE if partition in self._alone else kind
+
+    async def _ask(self, partition: int) -> None:
+        """Have a partition say whether it waits for a replica; without an answer it stays in doubt."""
+        node = self._nodes[partition]
+        if node is None:
+            return
+        key = head(self.tags[partition])
+        try:
+            # With its text: it is asked for seldom, and a node that is new does not know it.
+            reply = await self.ask(node, "EVAL", _OPENING.source, "1", key)
+        except StockUnavailableError:
+            return
+        assert isinstance(reply, list)
+        if reply[0] == b"degraded":
+            self._alone.note_degraded(partition, reply[1])
+            self._forget_trouble(node, LaneKind.WRITE, LaneKind.MOVE)
+        elif reply[0] == b"replicated":
+            self._alone.note_replicated(partition)
+            self._forget_trouble(node, LaneKind.ALONE)
+
+    def _forget_trouble(self, node: Node, *kinds: LaneKind) -> None:
+        """Nobody asks by these lanes any more, so nobody would ever learn that they work."""
+        for breaker in self._breakers(node, *kinds):
+            breaker.succeed()
+
+    async def _reply(
+        self, call: PendingCall, kind: LaneKind, *, may_be_alone: bool = False
+    ) -> object:
         """Try until there is a reply that is no error. StockUnavailableError at the deadline."""
         loop = asyncio.get_running_loop()
         while call.may_go_on(loop.time()):
             if call.pause_s:
                 await asyncio.sleep(uniform(call.pause_s / 2, call.pause_s))
+            used = kind
+            if may_be_alone and call.partition in self._alone:
+                used = await self.lane_of(call.partition, kind)
+            call.is_alone = used is not kind
             node = call.redirected_to or self._nodes[call.partition]
             if node is None:
                 self._refresh_soon()
                 call.note(Reason.NOT_EXECUTED, "no node has this partition")
                 continue
-            lane = self._lane(node, kind)
+            lane = self._lane(node, used)
             ticket = lane.breaker.admit()
             if ticket is None:
                 self._refresh_soon()
@@ -310,6 +382,7 @@ class Cluster:
         self._refresh_soon()
         self.metrics.redis_errors.labels(call.note_lost(error)).inc()
         if isinstance(error, NotReplicatedError):
+            self._alone.doubt(call.partition)
             lane.breaker.fail("no replica confirms")
 
     def _note_error(self, call: PendingCall, node: Node, lane: Lane, text: str) -> None:
@@ -322,9 +395,11 @@ class Cluster:
         self.metrics.redis_errors.labels(error_kind(code)).inc()
         if code not in ("NOSCRIPT", "ASK"):
             self._refresh_soon()
+        if code == "NOREPLICAS":
+            self._alone.doubt(call.partition)
         moved_to = call.note_error(node, text)
         if moved_to is not None:
-            self._nodes[call.partition] = moved_to
+            self._place(call.partition, moved_to)
 
     def _lane(self, node: Node, kind: LaneKind) -> Lane:
         lane = self._lanes.get((node, kind))
@@ -344,7 +419,7 @@ class Cluster:
 
     def _waits(self, kind: LaneKind) -> bool:
         if kind is LaneKind.WRITE:
-            return self.settings.durability == "replicated"
+            return self.settings.confirms
         return kind is LaneKind.MOVE
 
     def _refresh_soon(self) -> None:
@@ -366,9 +441,16 @@ class Cluster:
         for partition, slot in enumerate(self._slots):
             owners = slots.get(slot)
             if owners:
-                self._nodes[partition] = Node(str(owners[0].host), int(owners[0].port))
+                self._place(partition, Node(str(owners[0].host), int(owners[0].port)))
         self._forget_former_masters()
         return ""
+
+    def _place(self, partition: int, node: Node) -> None:
+        """A node that is new to a partition may have no replica: a WAIT would keep it from saying so."""
+        if self._nodes[partition] != node:
+            self._nodes[partition] = node
+            self._alone.doubt(partition)
+            self.moved.set()
 
     def _forget_former_masters(self) -> None:
         """Nobody asks them for anything, so nobody would ever learn that they are back."""

@@ -27,6 +27,10 @@ class ServerCountError(StockError):
     """The cluster was set up for another number of MySQL servers than this process is set to."""
 
 
+class NodeUnfitError(StockError):
+    """A Redis node can lose units by the way that it is set up; the text says what mends it."""
+
+
 class NotOpenableError(StockError):
     """A partition cannot be opened by comparing heads alone; the text says what differs."""
 

@@ -62,6 +62,12 @@ class StockMetrics:
             ["result"],
             registry=registry,
         )
+        self.node_flaws = Gauge(
+            "inventory_redis_node_flaws",
+            "What is wrong with how the Redis nodes are set up: loses_units or unwise",
+            ["kind"],
+            registry=registry,
+        )
         self.corrupt = Counter(
             "inventory_shard_corrupt_total",
             "Answers of a shard whose keys do not hold what they must",

@@ -75,7 +75,7 @@ class Orders:
             self._delivery,
             self._finder,
             pending_ms=self._pending_ms,
-            waits=settings.durability == "replicated",
+            waits=settings.confirms,
         )
 
     async def reserve(

@@ -1,5 +1,6 @@
 """Partitions as the worker sees them: opening, reading their events, upkeep."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -63,6 +64,8 @@ class PartitionHead(NamedTuple):
     partitions: int
     streams: Sequence[StreamState] = ()
     """Of each MySQL server, in their order; none where there is no head."""
+    is_degraded: bool = False
+    """It was opened on a node without a replica, and what happens in it waits for none."""
 
     def stream(self, ledger: int) -> StreamState:
         """That of one server; UNKNOWN_STREAM where there is no head."""
@@ -76,6 +79,16 @@ class Partitions:
         self._cluster = cluster
         self._partitions = partitions
         self._backlog_max = str(cluster.settings.backlog_max)
+
+    @property
+    def moved(self) -> asyncio.Event:
+        """Set when a partition is found on another node; whoever waits for it clears it."""
+        return self._cluster.moved
+
+    @property
+    def record_ttl_s(self) -> int:
+        """How long requests are remembered at least."""
+        return self._cluster.settings.record_ttl_s
 
     @property
     def count(self) -> int:
@@ -96,7 +109,7 @@ class Partitions:
             (self._backlog_max,),
             lane=LaneKind.READ,
         )
-        why, generation, number, partitions, ledgers, *streams = reply
+        why, generation, number, partitions, ledgers, degraded, *streams = reply
         assert isinstance(why, bytes)
         assert isinstance(generation, int)
         assert isinstance(number, int)
@@ -115,6 +128,7 @@ class Partitions:
             generation=generation,
             number=number,
             partitions=partitions,
+            is_degraded=degraded == 1,
             streams=[_stream(*part) for part in zip(*[iter(streams)] * 3, strict=True)],
         )
 
@@ -134,12 +148,19 @@ class Partitions:
         return [Entry(EventId.parse(entry_id), tuple(fields)) for entry_id, fields in reply]
 
     async def open(
-        self, partition: int, checkpoints: Sequence[Checkpoint], *, opening: int
+        self,
+        partition: int,
+        checkpoints: Sequence[Checkpoint],
+        *,
+        opening: int,
+        degraded: bool = False,
     ) -> PartitionHead:
         """Open a partition where it is now; `checkpoints` are the ledgers', in their order.
 
         `opening` is the generation that the ledger issued for it; no two attempts share one. One that
         comes after a later one changes nothing, and the head is returned as that has left it.
+        `degraded`: its node has no replica, and nobody is to wait for one until it is opened again.
+        Otherwise a replica has by then all that ever happened in the partition.
 
         NotOpenableError unless it was never used or has all that the ledgers have.
         """
@@ -151,8 +172,8 @@ class Partitions:
             _OPEN,
             partition,
             [keys.head(tag), *keys.memory(tag), keys.deadlines(tag), *streams],
-            [str(self._partitions), str(opening), *proofs],
-            lane=LaneKind.MOVE,
+            [str(self._partitions), str(opening), str(int(degraded)), *proofs],
+            lane=LaneKind.ALONE if degraded else LaneKind.MOVE,
         )
         if reply[0] == b"passed":
             return await self.head(partition, opening=opening)
@@ -169,6 +190,7 @@ class Partitions:
             generation=generation,
             number=number,
             partitions=self._partitions,
+            is_degraded=degraded,
             streams=[UNKNOWN_STREAM._replace(last=EventId(generation, number))] * len(streams),
         )
 
@@ -215,7 +237,9 @@ class Partitions:
         )
 
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
-        """Remove the entries strictly below an id; returns how many."""
+        """Remove the entries strictly below an id; returns how many. No replica is waited for: entries
+        that a failover brings back are removed again.
+        """
         reply = await self._cluster.command(
             partition,
             "XTRIM",
@@ -223,7 +247,7 @@ class Partitions:
             "MINID",
             "=",
             str(below),
-            lane=LaneKind.WRITE,
+            lane=LaneKind.READ,
         )
         assert isinstance(reply, int)
         return reply

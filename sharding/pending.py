@@ -62,6 +62,7 @@ class PendingCall:
         "_why",
         "attempts",
         "deadline",
+        "is_alone",
         "is_hasty",
         "may_echo",
         "may_have_run",
@@ -79,6 +80,8 @@ class PendingCall:
         self.is_hasty = hasty
         """What is away and has certainly done nothing is not waited for."""
         self.attempts = 0
+        self.is_alone = False
+        """The last try waited for no replica although others do."""
         self.pause_s = 0.0
         self.packed = b""
         self.redirected_to: Node | None = None

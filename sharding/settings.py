@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-Durability = Literal["replicated", "fast"]
+Durability = Literal["replicated", "fast", "synced"]
 
 
 class StockSettings(BaseSettings):
@@ -28,7 +28,8 @@ class StockSettings(BaseSettings):
     """Fixed for a cluster's life; a product's shard count divides it."""
     default_shards: Annotated[int, Field(ge=1, le=960)] = 6
     durability: Durability = "replicated"
-    """replicated: an answer waits until a replica has it. fast: until the master has it."""
+    """replicated: an answer waits until a replica has it. fast: until the master has it. synced: as
+    replicated, and the nodes are to have written it to their disks, too."""
     record_ttl_s: Annotated[int, Field(ge=60, le=2_592_000)] = 86_400
     """How long a request is remembered at least."""
     confirm_grace_s: Annotated[float, Field(ge=0, le=600)] = 0.0
@@ -41,6 +42,11 @@ class StockSettings(BaseSettings):
     """Events of one partition that may wait for the ledger; then nothing is sold or held there until
     half of them wait. Far more than the events of some seconds: workers say once a second how far the
     ledger is."""
+
+    @property
+    def confirms(self) -> bool:
+        """Whether answers wait for a replica."""
+        return self.durability != "fast"
 
     @field_validator("redis_nodes")
     @classmethod

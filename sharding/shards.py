@@ -424,7 +424,7 @@ class Shards:
             partition,
             self._keys_of(partition).shard[1:2],
             (str(freeze.version), str(int(freeze.frozen))),
-            lane=LaneKind.MOVE,
+            lane=await self._cluster.lane_of(partition, LaneKind.MOVE),
         )
         if _word(reply) != "done":
             raise StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} stock")

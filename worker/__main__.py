@@ -45,7 +45,13 @@ from ledger.sales_mode import Modes
 from ledger.settings import explain
 from ledger.untold import UntoldSales
 from sharding.cluster import Cluster
-from sharding.errors import PartitionCountError, ServerCountError, StockUnavailableError
+from sharding.errors import (
+    NodeUnfitError,
+    PartitionCountError,
+    ServerCountError,
+    StockUnavailableError,
+)
+from sharding.inspection import Inspection
 from sharding.metrics import StockMetrics
 from sharding.ordering import Orders
 from sharding.partitions import Partitions
@@ -55,6 +61,7 @@ from worker.applier import Applier
 from worker.audit import Audit
 from worker.breaker import Breaker, Suspects
 from worker.buffer_releases import BufferKeeper, Releases
+from worker.degraded import Replicas
 from worker.demand import DemandKeeper
 from worker.drain import Drain
 from worker.expiry import Expiry
@@ -81,6 +88,7 @@ _WRONG_SET_UP = (
     ServersDifferError,
     PartitionCountError,
     ServerCountError,
+    NodeUnfitError,
 )
 """What waiting does not mend."""
 
@@ -121,6 +129,8 @@ async def _work(
             return
         resources.push_async_callback(cluster.close)
         cluster.pass_by = failpoints.hit if failpoints else None
+        inspection = Inspection(cluster)
+        await inspection.require_fit()
         stock = Stock(cluster, stock_metrics)
         resources.push_async_callback(stock.drain)
         orders = Orders(stock, cluster, grace_s=settings.confirm_grace_s)
@@ -141,6 +151,7 @@ async def _work(
         resources.push_async_callback(work.from_all, _OfServer.end)
         shares = Shares([each.share for each in work.all])
         loops: dict[str, _Loop] = {
+            "inspection": inspection,
             "expiry": Expiry(shares, orders, metrics),
             "keeper": Keeper(
                 shares,
@@ -148,7 +159,7 @@ async def _work(
                 Openings(servers.all[0]),
                 servers.each(Checkpoints),
                 servers.each(lambda each: PartitionFreezes(Freezes(each), stock)),
-                settings,
+                Replicas(cluster, settings, metrics),
                 metrics,
                 failpoints,
             ),

@@ -17,13 +17,15 @@ from ledger.servers import PerServer, together
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import EventId
 from sharding.partitions import Checkpoint, PartitionHead, Partitions
+from worker.degraded import Replicas
 from worker.freezes import PartitionFreezes
 from worker.metrics import WorkerMetrics
-from worker.settings import WorkerSettings
 from worker.share import Share, Shares
-from worker.waiting import wait_until
+from worker.waiting import wait_for_any
 
 TICK_S = 1.0
+AGAIN_S = 0.1
+"""The same while a partition does not answer: its failover is not to be missed."""
 HOUSEKEEPING_EVERY_S = 10.0
 REOPEN_PAUSE_MAX_S = 30.0
 AWAY = "AWAY"
@@ -45,7 +47,7 @@ class Keeper:
         openings: Openings,
         checkpoints: PerServer[Checkpoints],
         freezes: PerServer[PartitionFreezes],
-        settings: WorkerSettings,
+        replicas: Replicas,
         metrics: WorkerMetrics,
         failpoints: Failpoints,
     ) -> None:
@@ -55,23 +57,26 @@ class Keeper:
         """The first MySQL server counts them; opening needs all of them."""
         self._checkpoints = checkpoints
         self._freezes = freezes
+        self._replicas = replicas
         self._latest: dict[int, int] = {}
-        self._settings = settings
         self._metrics = metrics
         self._failpoints = failpoints
         self._refusals: dict[int, _Refusal] = {}
         self._away: dict[int, str] = {}
+        self._degraded: set[int] = set()
         self._housekeeping_due_s = 0.0
         self._reasons: set[str] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
         while not stop.is_set():
+            self._partitions.moved.clear()
             if self._shares.is_leased:
                 await self._tick()
             else:
                 await self._watch()
-            await wait_until(stop, TICK_S)
+            pause_s = AGAIN_S if self._away else TICK_S
+            await wait_for_any((stop, self._partitions.moved), pause_s)
 
     async def _tick(self) -> None:
         served, owned = sorted(self._shares.served), self._shares.owned
@@ -80,6 +85,8 @@ class Keeper:
         reasons = await asyncio.gather(*(self._look(partition) for partition in served))
         fenced = [why for each, why in zip(served, reasons, strict=True) if why and each in owned]
         self._show_fenced(Counter(fenced))
+        self._degraded &= owned
+        self._metrics.degraded.set(len(self._degraded))
         if time.monotonic() >= self._housekeeping_due_s:
             self._housekeeping_due_s = time.monotonic() + HOUSEKEEPING_EVERY_S
             await asyncio.gather(*(self._tidy(partition) for partition in served))
@@ -103,8 +110,8 @@ class Keeper:
         try:
             opening = self._latest.get(partition, 0)
             head = await self._partitions.head(partition, opening=opening)
-            if not head.is_open and partition in self._shares.owned:
-                head = await self._reopened(partition, head)
+            if partition in self._shares.owned:
+                head = await self._kept(partition, head)
             if head.is_open:
                 await self._note_applied(partition, head)
         except StockUnavailableError as error:
@@ -114,8 +121,18 @@ class Keeper:
             return AWAY
         self._away.pop(partition, None)
         self._shares.found(partition, is_open=head.is_open)
+        (self._degraded.add if head.is_degraded else self._degraded.discard)(partition)
         self._show(partition, head)
         return head.reason
+
+    async def _kept(self, partition: int, head: PartitionHead) -> PartitionHead:
+        """Open where it is not, or where its node has lost or found its replica."""
+        if not head.is_open:
+            degraded = await self._replicas.opens_degraded(partition, head)
+            return await self._reopened(partition, head, degraded=degraded)
+        if await self._replicas.changes(partition, head):
+            return await self._reopened(partition, head, degraded=not head.is_degraded)
+        return head
 
     def _show(self, partition: int, head: PartitionHead) -> None:
         for share in self._shares.all:
@@ -142,7 +159,9 @@ class Keeper:
             self._away[partition] = why
             log.warning("partition does not answer", partition=partition, why=why)
 
-    async def _reopened(self, partition: int, head: PartitionHead) -> PartitionHead:
+    async def _reopened(
+        self, partition: int, head: PartitionHead, *, degraded: bool
+    ) -> PartitionHead:
         refusal = self._refusals.setdefault(partition, _Refusal())
         if time.monotonic() < refusal.until_s:
             return head
@@ -150,14 +169,17 @@ class Keeper:
             async with asyncio.timeout(ANSWER_S):
                 await together([each.apply(partition) for each in self._freezes.all])
                 opening, checkpoints = await self._issued(partition, head)
-            opened = await self._partitions.open(partition, checkpoints, opening=opening)
+            self._failpoints.hit("worker.before_opening")
+            opened = await self._partitions.open(
+                partition, checkpoints, opening=opening, degraded=degraded
+            )
         except (LedgerError, TimeoutError):
             return head  # the drain has said which server of the ledger is away
         except NotOpenableError as error:
             self._note_refusal(partition, refusal, str(error))
             return head
         self._refusals.pop(partition, None)
-        log.info("partition opened", partition=partition, reason=head.reason)
+        log.info("partition opened", partition=partition, reason=head.reason, degraded=degraded)
         return opened
 
     async def _issued(self, partition: int, head: PartitionHead) -> tuple[int, list[Checkpoint]]:
@@ -177,7 +199,7 @@ class Keeper:
         try:
             if partition in self._shares.readable:
                 await self._partitions.rotate_records(
-                    partition, record_ttl_s=self._settings.record_ttl_s
+                    partition, record_ttl_s=self._partitions.record_ttl_s
                 )
             for share in self._shares.all:
                 trims = share.trims.get(partition)  # it may be lost at any time

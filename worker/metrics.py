@@ -119,6 +119,11 @@ class WorkerMetrics:
             ["reason"],
             registry=registry,
         )
+        self.degraded = Gauge(
+            "inventory_worker_degraded_partitions",
+            "Owned partitions that sell without a replica, so that the loss of a node loses sales",
+            registry=registry,
+        )
         self.trimmed = Counter(
             "inventory_worker_trimmed_entries_total",
             "Applied entries removed from the streams",

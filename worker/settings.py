@@ -34,6 +34,9 @@ class WorkerSettings(StockSettings, LedgerSettings, DemandSettings):
     """Within so long every shard of a product on sale is compared with the ledger."""
     breaker: Literal["on", "off"] = "on"
     """on: a product that may be oversold is frozen until an operator resumes its sale."""
+    degraded_without_failover: Literal["on", "off"] = "off"
+    """on: a master whose replica is lost sells on without one, and a loss of it then loses what it sold;
+    off: only a replica that was promoted does."""
 
     @field_validator("metrics_address")
     @classmethod

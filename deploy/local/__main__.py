@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from deploy.local.demo_product import load_demo_product
 from deploy.local.errors import StackError
@@ -16,6 +16,7 @@ from deploy.local.report import report
 from deploy.local.stack import LocalStack
 from deploy.local.supervision import keep_running, report_end
 from ledger.engine_claim import Engine
+from sharding.settings import Durability
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -36,6 +37,12 @@ def options() -> argparse.ArgumentParser:
         default=Engine.REDIS,
         help="what is sold from; mysql: no Redis and no worker",
     )
+    run.add_argument(
+        "--durability",
+        choices=get_args(Durability),
+        default="replicated",
+        help="what an answer waits for; synced: the nodes write to disk before each answer",
+    )
     run.add_argument("--processes", type=int, default=1, help="processes of the server")
     run.add_argument("--workers", type=int, default=1, help="number of workers")
     run.add_argument(
@@ -54,6 +61,7 @@ async def run(chosen: argparse.Namespace) -> None:
         base_port=chosen.base_port,
         mysql_servers=chosen.mysql_servers,
         engine=chosen.engine,
+        durability=chosen.durability,
     )
     async with stack:
         await _unless(stopping, _start(stack, chosen))

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from deploy.local.ports import HOST, REDIS_NODES, Ports
 from deploy.local.process import Process
 from deploy.local.waiting import together, until
+from sharding.settings import Durability
 
 MASTERS = REDIS_NODES // 2
 SLOTS = 16_384
@@ -24,13 +25,22 @@ CONFIG = Path(__file__).parents[1] / "redis.conf"
 class RedisNode:
     """One node: its process and what it answers about itself."""
 
-    def __init__(self, number: int, *, program: Path, ports: Ports, directory: Path) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        program: Path,
+        ports: Ports,
+        directory: Path,
+        durability: Durability = "replicated",
+    ) -> None:
         """`number` counts from 0; the first three start as masters, number + 3 as its replica."""
         name = f"redis-{number + 1}"
         self.port = ports.redis(number)
         self.bus_port = ports.redis_bus(number)
         self.address = f"{HOST}:{self.port}"
         self.directory = directory / name
+        self._durability = durability
         self.process = Process(
             name,
             [str(program), str(CONFIG), *self._own_settings()],
@@ -53,6 +63,8 @@ class RedisNode:
             # The whole stack stops: a master need not wait for a replica that is gone for good.
             "shutdown-timeout": "1",
         }
+        if self._durability == "synced":
+            settings["appendfsync"] = "always"
         return [word for name, value in settings.items() for word in (f"--{name}", value)]
 
     async def call(self, *command: str | int) -> Any:

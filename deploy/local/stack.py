@@ -31,6 +31,7 @@ from deploy.local.programs import Programs, find_programs
 from deploy.local.redis_cluster import RedisNode, start_cluster
 from deploy.local.waiting import Condition, together
 from ledger.engine_claim import Engine
+from sharding.settings import Durability
 
 PROJECT = Path(__file__).parents[2]
 PROMETHEUS_CONFIG = PROJECT / "deploy" / "prometheus.yml"
@@ -67,6 +68,7 @@ class LocalStack:
         mysql_servers: int = 1,
         programs: Programs | None = None,
         engine: Engine = Engine.REDIS,
+        durability: Durability = "replicated",
     ) -> None:
         """Without a directory, use one that `stop` removes; without a base port, find a free block.
 
@@ -80,6 +82,7 @@ class LocalStack:
         self._base_port = base_port
         self._programs = programs
         self.engine = engine
+        self._durability = durability
         self._on_stop = AsyncExitStack()
         self.servers: dict[int, Process] = {}
         self.workers: dict[int, Process] = {}
@@ -252,14 +255,23 @@ class LocalStack:
             return []
         assert programs.redis is not None
         return [
-            RedisNode(number, program=programs.redis, ports=self.ports, directory=self.directory)
+            RedisNode(
+                number,
+                program=programs.redis,
+                ports=self.ports,
+                directory=self.directory,
+                durability=self._durability,
+            )
             for number in range(REDIS_NODES)
         ]
 
     def _engine_settings(self) -> dict[str, str]:
         if self.engine is Engine.MYSQL:
             return {"INVENTORY_ENGINE": self.engine.value}
-        return {"INVENTORY_REDIS_NODES": ",".join(self.redis_nodes)}
+        return {
+            "INVENTORY_REDIS_NODES": ",".join(self.redis_nodes),
+            "INVENTORY_DURABILITY": self._durability,
+        }
 
     def _reserve(self, ports_before: Ports | None) -> Reservation:
         if self._base_port is not None:

@@ -6,17 +6,18 @@
 --
 -- ARGV[1] backlog_max  integer, events that may wait for the ledger
 --
--- Returns {why, generation, number, partitions, ledgers, last, applied, is_behind, …}; why is "" where the
+-- Returns {why, generation, number, partitions, ledgers, degraded, last, applied, is_behind, …}; why is "" where the
 --   partition is open, else "NO_HEAD", "NEW_OWNER", "EVENTS_AHEAD" (an entry stands above the head's number)
---   or "CORRUPT"; ledgers: how many it was opened for; then of each ledger, and of none where there is no head,
+--   or "CORRUPT"; ledgers: how many it was opened for; degraded: 1 where nobody waits for a replica (it has none);
+--   then of each ledger, and of none where there is no head,
 --   last: the id of the newest entry of its stream, "0-0" without one;
 --   applied: number up to which it is known to have all of its events, -1: nobody has said so yet;
 --   is_behind: 1 while nothing of its products may be taken because too many events wait for it
 -- @include head
 
-local function nothing(why) return { why, 0, 0, 0, 0 } end
+local function nothing(why) return { why, 0, 0, 0, 0, 0 } end
 
-local fields = { "owner", "generation", "number", "partitions", "ledgers" }
+local fields = { "owner", "generation", "number", "partitions", "ledgers", "degraded" }
 for i = 2, #KEYS do
   fields[#fields + 1] = of_ledger("applied", KEYS[i])
   fields[#fields + 1] = of_ledger("behind", KEYS[i])
@@ -28,9 +29,10 @@ local generation, number, partitions = whole(values[2]), whole(values[3]), whole
 local ledgers = whole(values[5] or "1") -- of a head that was opened before there could be several
 if not (generation and number and partitions and ledgers) then return nothing("CORRUPT") end
 
-local answer, trouble = { "", generation, number, partitions, ledgers }, ""
+local degraded = is_degraded(values[6], generation) and 1 or 0
+local answer, trouble = { "", generation, number, partitions, ledgers, degraded }, ""
 for i = 2, #KEYS do
-  local applied, behind = values[2 * i + 2], values[2 * i + 3]
+  local applied, behind = values[2 * i + 3], values[2 * i + 4]
   local head = { number = number, applied = whole(applied), behind = behind == "1" }
   if applied and not head.applied then return nothing("CORRUPT") end
   local newest, last = redis.pcall("XREVRANGE", KEYS[i], "+", "-", "COUNT", "1"), "0-0"

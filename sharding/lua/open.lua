@@ -10,9 +10,10 @@
 --
 -- ARGV[1] partitions   integer >= 1, the cluster's partition count
 -- ARGV[2] opening      integer >= 1, the generation that this opening was issued
--- ARGV[3] checkpoint   "<generation>-<number>" that the first ledger has applied, "0-0" for nothing
--- ARGV[4] anchor       what the entry at that checkpoint is recognised by, see sharding/events.py
--- ARGV[5], ARGV[6] …   the same for the other ledgers
+-- ARGV[3] degraded     1: the node has no replica, and what happens in this generation waits for none; else 0
+-- ARGV[4] checkpoint   "<generation>-<number>" that the first ledger has applied, "0-0" for nothing
+-- ARGV[5] anchor       what the entry at that checkpoint is recognised by, see sharding/events.py
+-- ARGV[6], ARGV[7] …   the same for the other ledgers
 --
 -- Returns one of
 --   {"done", generation, number}
@@ -25,7 +26,7 @@
 --   {"corrupt", what}
 -- @include head
 
-local head_key, partitions, opening = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local head_key, partitions, opening, degraded = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] == "1"
 
 local FIRST_STREAM = 9
 local ledgers = #KEYS - FIRST_STREAM + 1
@@ -79,7 +80,7 @@ for i = FIRST_STREAM, #KEYS do
 end
 
 for i = FIRST_STREAM, #KEYS do
-  local checkpoint, anchor = ARGV[2 * (i - 8) + 1], ARGV[2 * (i - 8) + 2]
+  local checkpoint, anchor = ARGV[2 * (i - 8) + 2], ARGV[2 * (i - 8) + 3]
   if checkpoint ~= "0-0" then
     if is_new then return { "no_head" } end
     local at_number = tonumber(string.match(checkpoint, "-(%d+)$"))
@@ -101,7 +102,7 @@ for i = FIRST_STREAM, #KEYS do
   redis.call("XADD", KEYS[i], id, "v", "1", "at", int(now_ms()), "kind", "opened", "owner", owner)
 end
 redis.call("HSET", head_key, "owner", owner, "generation", int(head.generation), "number",
-  int(head.number), "partitions", partitions)
+  int(head.number), "partitions", partitions, "degraded", degraded and int(head.generation) or "0")
 redis.call("HSETNX", head_key, "ledgers", int(ledgers))
 redis.call("HSETNX", head_key, "records", "0")
 redis.call("HSETNX", head_key, "records_since_ms", int(now_ms()))

@@ -14,7 +14,13 @@ from prometheus_client import CollectorRegistry
 from deploy.local.redis_cluster import start_cluster
 from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
-from inventory.client import AsyncInventoryClient, OrderLine, RetryPolicy, Unavailable
+from inventory.client import (
+    AsyncInventoryClient,
+    OrderLine,
+    Outcome,
+    RetryPolicy,
+    Unavailable,
+)
 from ledger.database import Database, Transaction
 from ledger.failpoints import VARIABLE as FAILPOINTS
 from ledger.metrics import LedgerMetrics
@@ -26,6 +32,7 @@ UNITS = 20
 HALF = 50
 SHARDS = 6
 PLENTY = 1_000_000
+PAIRS = 12
 HASTY = RetryPolicy(deadline_s=20.0, try_timeout_s=10.0, tries_max=1)
 """A caller that wants to hear the service's own word."""
 WITHIN_S = 30.0
@@ -96,6 +103,43 @@ async def test_dropped_connections_and_failovers_are_no_loss_of_redis(shop: Shop
     after = await shop.caller.get_cluster()
     assert (after.mode, after.mode_epoch) == (before.mode, before.mode_epoch) == ("redis", 0)
     await shop.assert_balanced(product, accepted=buyers.accepted)
+
+
+async def test_a_master_that_stays_dead_stops_no_sale_and_loses_none(shop: Shop) -> None:
+    product, ordered = await shop.on_sale(PLENTY), [await shop.on_sale(100) for _ in range(2)]
+    master, *_ = [node for node in shop.stack.redis if await node.is_master()]
+    async with load(shop.caller, product) as buyers:
+        master.process.kill()
+        await until(lambda: some_are(shop, degraded=True), what="degraded", within_s=WITHIN_S)
+        await buyers.flows()
+        await order_in_pairs(shop, ordered)
+        await master.process.start()
+        await until(lambda: some_are(shop, degraded=False), what="replicated", within_s=WITHIN_S)
+    await shop.assert_balanced(product, accepted=buyers.accepted)
+    for each in ordered:
+        stock, ledger = await shop.drained(each)
+        assert (stock.sold, stock.held, stock.available) == (PAIRS, 0, 100 - PAIRS)
+        assert (ledger.product.sold, ledger.product.held) == (PAIRS, 0)
+
+
+async def some_are(shop: Shop, *, degraded: bool) -> bool:
+    """All partitions are open, and some, or none, are degraded."""
+    partitions = (await shop.caller.get_cluster()).partitions
+    is_open = all(each.open for each in partitions)
+    return is_open and any(each.degraded for each in partitions) is degraded
+
+
+async def order_in_pairs(shop: Shop, product_ids: Sequence[int]) -> None:
+    """Orders over several products, of which every second one is given back."""
+    lines = [OrderLine(each, 1) for each in product_ids]
+    for number in range(2 * PAIRS):
+        order_id = 1_000 + number
+        held = await shop.caller.reserve(order_id, lines, attempt=1)
+        assert held.outcome is Outcome.HELD
+        if number % 2:
+            assert (await shop.caller.release(order_id)).outcome is Outcome.RELEASED
+        else:
+            assert (await shop.caller.confirm(order_id)).outcome is Outcome.CONFIRMED
 
 
 async def test_the_buffer_is_sold_while_redis_is_gone_and_every_unit_once(

@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 
 from deploy.local.errors import StackError
@@ -20,6 +22,11 @@ from deploy.local.ports import HOST, PORTS, Ports, reserve, reserve_any
 from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
 from ledger.engine_claim import Engine
+from sharding.cluster import Cluster
+from sharding.fitness import Flaw
+from sharding.inspection import Inspection
+from sharding.metrics import StockMetrics
+from sharding.settings import Durability, StockSettings
 
 RUN = (sys.executable, "-m", "deploy.local", "run")
 READY_WITHIN_S = 60.0
@@ -65,6 +72,16 @@ async def cluster(addresses: list[str]) -> RedisCluster:
     return RedisCluster(startup_nodes=nodes, decode_responses=True)
 
 
+async def flaws_of(addresses: list[str], durability: Durability) -> Sequence[Flaw]:
+    """What the service finds wrong with a stack's nodes."""
+    settings = StockSettings(redis_nodes=",".join(addresses), durability=durability)
+    cluster = await Cluster.connect(settings, StockMetrics(CollectorRegistry()))
+    try:
+        return await Inspection(cluster).flaws()
+    finally:
+        await cluster.close()
+
+
 async def test_the_ready_line_is_documented_and_sigterm_ends_everything(tmp_path: Path) -> None:
     stack = run_stack(tmp_path, "--services-only", "--json", "--mysql-servers", "2")
     try:
@@ -98,10 +115,11 @@ async def test_without_redis_mysql_is_all_that_runs(tmp_path: Path) -> None:
 
 
 async def test_killing_the_stack_leaves_no_process(tmp_path: Path) -> None:
-    stack = run_stack(tmp_path, "--services-only", "--json")
+    stack = run_stack(tmp_path, "--services-only", "--json", "--durability", "synced")
     try:
-        await ready_line(stack)
+        ready = await ready_line(stack)
         assert len(services_in(tmp_path)) == 7
+        assert not await flaws_of(ready["redis"], "synced")
     finally:
         stack.kill()
         stack.communicate()

@@ -33,6 +33,12 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS = {
+    "the generation in which nobody waits": Mutation(
+        "alone.py",
+        "if not named or named[0] == self._generations.get(partition):",
+        "if True:",
+        "test_degraded.py::test_who_did_not_wait_asks_again_when_the_generation_is_another_one",
+    ),
     "the record": Mutation(
         "lua/include/serve.lua",
         "local value = found[i] or decided[field]",

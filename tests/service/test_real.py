@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from deploy.local.errors import StackError
 from deploy.local.stack import LocalStack
 from inventory.v1.admin_pb2 import (
     CloseRequest,
@@ -28,6 +29,7 @@ from inventory.v1.inventory_pb2 import (
 )
 from inventory.v1.inventory_pb2_grpc import InventoryServiceStub
 from tests.service.conftest import details_of, failure_of
+from tests.waiting import eventually
 
 CALL_S = 20
 
@@ -109,6 +111,34 @@ async def test_the_cluster_is_shown(admin: Any) -> None:
     assert [each.partition for each in state.partitions] == list(range(48))
     assert {(each.open, each.reason) for each in state.partitions} == {(True, "")}
     assert state.schema_version > 0
+    assert not any(each.degraded for each in state.partitions)
+    assert (state.durability, list(state.node_flaws)) == ("replicated", [])
+
+
+async def test_a_node_that_is_set_up_badly_later_is_shown_and_stops_nobody(
+    running: LocalStack, admin: Any
+) -> None:
+    node = running.redis[4]
+    await node.call("CONFIG", "SET", "appendonly", "no")
+    try:
+
+        async def flaws() -> Any:
+            return (await admin.GetCluster(GetClusterRequest(), timeout=CALL_S)).node_flaws
+
+        (flaw,) = await eventually(flaws)
+    finally:
+        await node.call("CONFIG", "SET", "appendonly", "yes")
+    assert (flaw.node, flaw.what, flaw.value) == (node.address, "appendonly", "no")
+    assert flaw.loses_units
+    assert "CONFIG SET appendonly yes" in flaw.remedy
+    assert running.servers[0].alive
+
+
+async def test_a_server_does_not_start_on_nodes_that_break_the_promise_of_its_durability(
+    running: LocalStack,
+) -> None:
+    with pytest.raises(StackError, match="appendfsync is 'everysec'"):
+        await running.start_server(1, environment={"INVENTORY_DURABILITY": "synced"})
 
 
 async def test_a_server_that_stops_leaves_no_sale_behind(

@@ -62,7 +62,9 @@ class Inventory:
         )
         self.calls: list[list[inventory_pb2.DeductRequest]] = []
         self.peers: list[str] = []
-        self.cluster = admin_pb2.GetClusterResponse(version="1.2.3", schema_version=4)
+        self.cluster = admin_pb2.GetClusterResponse(
+            version="1.2.3", schema_version=4, durability="replicated"
+        )
         self.arrived = threading.Semaphore(0)
         self.gate = threading.Event()
         self.gate.set()

@@ -272,9 +272,32 @@ def test_a_service_in_good_health_has_no_findings(ctl, capsys):
     code, printed = ctl.json(capsys, "doctor")
     assert (code, printed["healthy"]) == (Exit.OK, True)
     assert {each["check"] for each in printed["findings"]} == {
-        "reachable", "serving", "version", "mode", "partitions", "backlog", "schema",
-        "dead letters", "products",
+        "reachable", "serving", "version", "mode", "partitions", "replicas", "nodes", "backlog",
+        "schema", "dead letters", "products",
     }  # fmt: skip
+
+
+def add_flaw(cluster, *, loses_units):
+    cluster.node_flaws.add(
+        node="r1:7000", what="appendonly", value="no", loses_units=loses_units,
+        reason="it comes back empty", remedy="CONFIG SET appendonly yes",
+    )  # fmt: skip
+
+
+def test_what_is_merely_unwise_is_shown_with_a_remedy_and_is_no_failure(ctl, capsys, inventory):
+    add_flaw(inventory.cluster, loses_units=False)
+    code, printed = ctl.json(capsys, "doctor")
+    (finding,) = [each for each in printed["findings"] if each["remedy"]]
+    assert (code, printed["healthy"]) == (Exit.OK, True)
+    assert (finding["check"], finding["remedy"]) == ("nodes", "CONFIG SET appendonly yes")
+    ctl("doctor")
+    assert "unwise" in capsys.readouterr().out
+
+
+def test_a_service_that_says_nothing_of_its_nodes_is_not_judged_by_them(ctl, capsys, inventory):
+    inventory.cluster.durability = ""
+    _, printed = ctl.json(capsys, "doctor")
+    assert "nodes" not in {each["check"] for each in printed["findings"]}
 
 
 @pytest.mark.parametrize(
@@ -283,6 +306,12 @@ def test_a_service_in_good_health_has_no_findings(ctl, capsys):
         (lambda cluster: setattr(cluster.partitions[1], "open", False), "partitions", "UNKNOWN: 1"),
         (lambda cluster: cluster.ClearField("partitions"), "partitions", "none"),
         (lambda cluster: setattr(cluster.partitions[2], "backlog", 99_999), "backlog", "in 2"),
+        (
+            lambda cluster: setattr(cluster.partitions[1], "degraded", True),
+            "replicas",
+            "replica: 1",
+        ),
+        (lambda cluster: add_flaw(cluster, loses_units=True), "nodes", "r1:7000: appendonly is no"),
         (lambda cluster: setattr(cluster, "schema_version", 0), "schema", "no tables"),
         (lambda cluster: setattr(cluster, "mode", "buffer"), "mode", "sold from the ledger"),
         (lambda cluster: setattr(cluster, "mode", "leaving"), "mode", "nothing is sold"),

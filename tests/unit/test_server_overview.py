@@ -36,7 +36,7 @@ class Redis:
 
 def overview_of(*answers: PartitionHead | Exception | None) -> Overview:
     redis = cast(Any, Redis(*answers))
-    return Overview(redis, redis, PerServer([]))
+    return Overview(redis, redis, PerServer([]), cast(Any, None))
 
 
 async def test_masters_that_are_silent_or_away_delay_nothing(

@@ -144,6 +144,13 @@ class World:
 
 @pytest.fixture(scope="session")
 async def world(services: LocalStack) -> AsyncIterator[World]:
+    async with world_on(services) as made:
+        yield made
+
+
+@asynccontextmanager
+async def world_on(services: LocalStack) -> AsyncIterator[World]:
+    """A database and a process of their own on a stack."""
     url = await create_database(parse_url(services.mysql_url))
     database = Database(url, new_metrics())
     await migrate(database)

@@ -37,6 +37,7 @@ from tests.ledger.streams import FakeStream, fresh_request_ids
 from tests.waiting import eventually
 from tests.worker.conftest import World
 from worker.applier import Applier
+from worker.degraded import Replicas
 from worker.drain import Drain
 from worker.freezes import PartitionFreezes
 from worker.keeper import Keeper
@@ -52,6 +53,8 @@ PRODUCT = 1
 class FakePartitions:
     """What `Partitions` does, from lists; sets of partitions say what fails."""
 
+    record_ttl_s = 3_600
+
     def __init__(self) -> None:
         self.streams = [FakeStream(partition) for partition in range(PARTITIONS)]
         self.entries: list[list[Entry]] = [[] for _ in range(PARTITIONS)]
@@ -65,6 +68,7 @@ class FakePartitions:
         self.applied: dict[int, int] = {}
         self.notes = 0
         self.behind: set[int] = set()
+        self.moved = asyncio.Event()
 
     def _reach(self, partition: int) -> None:
         if partition in self.away:
@@ -87,7 +91,12 @@ class FakePartitions:
         return [entry for entry in self.entries[partition] if entry.id > after][:count]
 
     async def open(
-        self, partition: int, checkpoints: Sequence[Checkpoint], *, opening: int
+        self,
+        partition: int,
+        checkpoints: Sequence[Checkpoint],
+        *,
+        opening: int,
+        degraded: bool,
     ) -> PartitionHead:
         self.opening_attempts += 1
         raise NotOpenableError(f"partition {partition}: behind")
@@ -120,6 +129,16 @@ class FakePartitions:
         self.entries[partition].append(self.streams[partition].deduct(PRODUCT, sales))
 
 
+class InSync:
+    """What `Replicas` says where every node has one."""
+
+    async def opens_degraded(self, partition: int, head: PartitionHead) -> bool:
+        return False
+
+    async def changes(self, partition: int, head: PartitionHead) -> bool:
+        return False
+
+
 class Bench:
     """One worker's loops on the fakes."""
 
@@ -144,7 +163,7 @@ class Bench:
             Openings(database),
             PerServer([checkpoints]),
             PerServer([PartitionFreezes(Freezes(database), cast(Any, None))]),
-            settings,
+            cast(Replicas, InSync()),
             metrics,
             failpoints,
         )

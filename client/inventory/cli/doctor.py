@@ -47,9 +47,18 @@ _MODES = {
 }
 
 
+_MARKS = {
+    (True, False): ("ok", "green"),
+    (True, True): ("unwise", "yellow"),
+    (False, False): ("NOT OK", "bold red"),
+    (False, True): ("NOT OK", "bold red"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; `remedy` is empty where it is well."""
+    """One thing that was looked at; `remedy` is empty where it is well. One that is ok and has a remedy
+    is unwise."""
 
     check: str
     ok: bool
@@ -101,6 +110,8 @@ def _of_cluster(cluster: Cluster, *, backlog_max: int) -> Iterator[Finding]:
         yield Finding("partitions", True, "none: units are sold from MySQL")
     else:
         yield from _openness(cluster.partitions)
+        yield _replicas(cluster.partitions)
+        yield from _nodes(cluster)
         yield _backlog(cluster.partitions, backlog_max=backlog_max)
     yield _schema(cluster.schema_version)
 
@@ -127,6 +138,28 @@ def _openness(partitions: tuple[Partition, ...]) -> Iterator[Finding]:
         yield Finding("partitions", False, "the service knows of none", _REMEDY)
     elif not closed:
         yield Finding("partitions", True, f"all {len(partitions)} are open")
+
+
+def _replicas(partitions: tuple[Partition, ...]) -> Finding:
+    alone = [each.partition for each in partitions if each.degraded]
+    if not alone:
+        return Finding("replicas", True, "no partition is degraded")
+    named = ", ".join(map(str, alone))
+    return Finding(
+        "replicas",
+        False,
+        f"degraded, sold without a replica: {named}",
+        "start the replica of their node, a worker then ends it; until then losing the node loses sales",
+    )
+
+
+def _nodes(cluster: Cluster) -> Iterator[Finding]:
+    """A server of an earlier version says nothing of its nodes."""
+    for flaw in cluster.node_flaws:
+        detail = f"{flaw.node}: {flaw.what} is {flaw.value}: {flaw.reason}"
+        yield Finding("nodes", not flaw.loses_units, detail, flaw.remedy)
+    if cluster.durability and not cluster.node_flaws:
+        yield Finding("nodes", True, f"all are set up for {cluster.durability}")
 
 
 def _backlog(partitions: tuple[Partition, ...], *, backlog_max: int) -> Finding:
@@ -196,6 +229,6 @@ def _own_version() -> str:
 def _print(findings: list[Finding]) -> None:
     table = Table("", "check", "finding", "what to do", box=box.SIMPLE_HEAD)
     for finding in findings:
-        mark, style = ("ok", "green") if finding.ok else ("NOT OK", "bold red")
+        mark, style = _MARKS[finding.ok, bool(finding.remedy)]
         table.add_row(mark, finding.check, finding.detail, finding.remedy, style=style)
     console().print(table)

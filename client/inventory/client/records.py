@@ -126,7 +126,10 @@ class BufferRelease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition of the live stock; `backlog` counts events that are not in the ledger yet."""
+    """One partition of the live stock; `backlog` counts events that are not in the ledger yet.
+
+    `degraded`: its node has no replica, and its loss loses what was accepted.
+    """
 
     partition: int
     slot: int
@@ -135,13 +138,30 @@ class Partition:
     generation: int
     event_number: int
     backlog: int
+    degraded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFlaw:
+    """One thing that is wrong with how a Redis node is set up, and what mends it.
+
+    `loses_units`: what was accepted can be lost by it; otherwise it is merely unwise.
+    """
+
+    node: str
+    what: str
+    value: str
+    loses_units: bool
+    reason: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What the service is made of; `schema_version` counts the ledger's migrations.
 
-    `mode`: where units are sold from; `mode_epoch` grows with its changes.
+    `mode`: where units are sold from; `mode_epoch` grows with its changes. `durability`: what an answer
+    waits for, empty where there is no Redis.
     """
 
     partitions: tuple[Partition, ...]
@@ -149,6 +169,8 @@ class Cluster:
     schema_version: int
     mode: str
     mode_epoch: int
+    durability: str = ""
+    node_flaws: tuple[NodeFlaw, ...] = ()
 
 
 def stock_of(message: inventory_pb2.Stock) -> Stock:
@@ -221,6 +243,8 @@ def cluster_of(message: admin_pb2.GetClusterResponse) -> Cluster:
         schema_version=message.schema_version,
         mode=message.mode,
         mode_epoch=message.mode_epoch,
+        durability=message.durability,
+        node_flaws=tuple(_node_flaw_of(flaw) for flaw in message.node_flaws),
     )
 
 
@@ -235,6 +259,17 @@ def _shard_of(message: inventory_pb2.ShardStock) -> ShardStock:
     )
 
 
+def _node_flaw_of(message: admin_pb2.NodeFlaw) -> NodeFlaw:
+    return NodeFlaw(
+        node=message.node,
+        what=message.what,
+        value=message.value,
+        loses_units=message.loses_units,
+        reason=message.reason,
+        remedy=message.remedy,
+    )
+
+
 def _partition_of(message: admin_pb2.Partition) -> Partition:
     return Partition(
         partition=message.partition,
@@ -244,6 +279,7 @@ def _partition_of(message: admin_pb2.Partition) -> Partition:
         generation=message.generation,
         event_number=message.event_number,
         backlog=message.backlog,
+        degraded=message.degraded,
     )
 
 

@@ -1590,6 +1590,8 @@ class GetClusterResponse(_message.Message):
     SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     MODE_EPOCH_FIELD_NUMBER: _builtins.int
+    DURABILITY_FIELD_NUMBER: _builtins.int
+    NODE_FLAWS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """The version of the service that answers."""
     schema_version: _builtins.int
@@ -1601,9 +1603,17 @@ class GetClusterResponse(_message.Message):
     """
     mode_epoch: _builtins.int
     """Raised by every change of the mode."""
+    durability: _builtins.str
+    """What an answer waits for: replicated (a replica has it), synced (as replicated, and on disk) or fast (the
+    master has it); empty: the engine has no Redis nodes.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
         """The partitions, in their order."""
+
+    @_builtins.property
+    def node_flaws(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeFlaw]:
+        """What is wrong with how the Redis nodes are set up, what loses units first; empty: nothing."""
 
     def __init__(
         self,
@@ -1613,14 +1623,58 @@ class GetClusterResponse(_message.Message):
         schema_version: _builtins.int = ...,
         mode: _builtins.str = ...,
         mode_epoch: _builtins.int = ...,
+        durability: _builtins.str = ...,
+        node_flaws: _abc.Iterable[Global___NodeFlaw] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "mode_epoch", b"mode_epoch", "partitions", b"partitions", "schema_version", b"schema_version", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durability", b"durability", "mode", b"mode", "mode_epoch", b"mode_epoch", "node_flaws", b"node_flaws", "partitions", b"partitions", "schema_version", b"schema_version", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterResponse: _TypeAlias = GetClusterResponse  # noqa: Y015
+
+@_typing.final
+class NodeFlaw(_message.Message):
+    """One thing that is wrong with how a Redis node is set up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    LOSES_UNITS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Where it listens, as host:port."""
+    what: _builtins.str
+    """The setting, or version, replicas, clock, answer (it does not say)."""
+    value: _builtins.str
+    """What it is."""
+    loses_units: _builtins.bool
+    """True: what was accepted can be lost by it, and no process starts on such a node; false: merely unwise."""
+    reason: _builtins.str
+    """What can come of it."""
+    remedy: _builtins.str
+    """What mends it."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        what: _builtins.str = ...,
+        value: _builtins.str = ...,
+        loses_units: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        remedy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["loses_units", b"loses_units", "node", b"node", "reason", b"reason", "remedy", b"remedy", "value", b"value", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeFlaw: _TypeAlias = NodeFlaw  # noqa: Y015
 
 @_typing.final
 class Partition(_message.Message):
@@ -1635,6 +1689,7 @@ class Partition(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     EVENT_NUMBER_FIELD_NUMBER: _builtins.int
     BACKLOG_FIELD_NUMBER: _builtins.int
+    DEGRADED_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Its number, from 0."""
     slot: _builtins.int
@@ -1649,6 +1704,8 @@ class Partition(_message.Message):
     """The number of its last event."""
     backlog: _builtins.int
     """Events that are not in the ledger yet; at most so many, where the ledger has several MySQL servers."""
+    degraded: _builtins.bool
+    """True: its node has no replica, so nothing waits for one, and the loss of the node loses what was accepted."""
     def __init__(
         self,
         *,
@@ -1659,10 +1716,11 @@ class Partition(_message.Message):
         generation: _builtins.int = ...,
         event_number: _builtins.int = ...,
         backlog: _builtins.int = ...,
+        degraded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog", b"backlog", "event_number", b"event_number", "generation", b"generation", "open", b"open", "partition", b"partition", "reason", b"reason", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog", b"backlog", "degraded", b"degraded", "event_number", b"event_number", "generation", b"generation", "open", b"open", "partition", b"partition", "reason", b"reason", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

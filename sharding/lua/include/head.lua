@@ -2,6 +2,7 @@
 -- has not gone back behind what the caller has seen. A promoted, emptied or rolled-back node fails this.
 --
 -- Fields of a head: owner, generation, number, partitions, ledgers, records, records_since_ms, touches, and
+--   degraded  the generation that was opened on a node without a replica: what happens in it waits for none
 --   applied   number up to which the ledger is known to have all of its events; missing: nobody has said so yet
 --   behind    1: the ledger was behind by the limit and has not caught up by half of it since
 -- of the first ledger, and applied:1, behind:1 … of the others.
@@ -24,6 +25,11 @@ local function signed(text)
     return magnitude and -magnitude
   end
   return whole(text)
+end
+
+-- Whether a partition is open under a generation in which nobody waits for a replica. A later one ends it.
+local function is_degraded(degraded, generation)
+  return whole(degraded) == generation
 end
 
 -- The refusal if a key is there and is of another type.
