@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 from prometheus_client import CollectorRegistry
 
+from deploy.local.redis_cluster import RedisNode
 from deploy.local.stack import LocalStack
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
@@ -159,6 +160,11 @@ async def test_an_entry_that_a_promoted_node_lacks_is_not_replicated(
     assert not await partitions.replicated(opened, ledger=0, last=lost)
 
 
+async def _demand(masters: list[RedisNode], *, replicas: int) -> None:
+    for master in masters:
+        await master.call("CONFIG SET", "min-replicas-to-write", replicas)
+
+
 async def test_what_no_replica_confirms_is_unknown_and_not_accepted(
     services: LocalStack, partitions: Partitions
 ) -> None:
@@ -170,6 +176,9 @@ async def test_what_no_replica_confirms_is_unknown_and_not_accepted(
     ):
         request = Deduction("alone", product, 1)
         replicas = [node for node in services.redis if not await node.is_master()]
+        masters = [node for node in services.redis if node not in replicas]
+        # By itself a master refuses what comes a while after its replica's last word.
+        await _demand(masters, replicas=0)
         for replica in replicas:
             replica.process.pause()
         try:
@@ -177,6 +186,7 @@ async def test_what_no_replica_confirms_is_unknown_and_not_accepted(
         finally:
             for replica in replicas:
                 replica.process.resume()
+            await _demand(masters, replicas=1)
         (again,) = await stock.deduct([request._replace(attempt=2)])
     assert unconfirmed.outcome is Outcome.UNAVAILABLE
     assert unconfirmed.reason in MAY_HAVE_RUN
