@@ -18,6 +18,8 @@ AGAIN_S = 30.0
 """After so long all nodes are asked again: somebody may have changed a setting."""
 FRESH_S = 2.0
 """How long what they said is good enough for whoever asks."""
+ANSWER_S = 2.0
+"""How long a node may take to say it all; no start waits longer for one that is dead."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,13 +87,16 @@ class Inspection:
         name = f"{node.host}:{node.port}"
         report = NodeReport(name, {})
         try:
-            said = await self._nodes.info(node, "server")
-            report = report._replace(version=said.get("redis_version", ""))
-            ahead_s = await self._nodes.clock_ahead_s(node)
-            report = report._replace(clock_ahead_s=ahead_s)
-            followed = await self._nodes.info(node, "replication")
-            if followed.get("role") == "master":
-                report = report._replace(replicas=int(followed["connected_slaves"]))
-            return report._replace(settings=await self._nodes.settings(node, *self._asked_for))
+            async with asyncio.timeout(ANSWER_S):
+                said = await self._nodes.info(node, "server")
+                report = report._replace(version=said.get("redis_version", ""))
+                ahead_s = await self._nodes.clock_ahead_s(node)
+                report = report._replace(clock_ahead_s=ahead_s)
+                followed = await self._nodes.info(node, "replication")
+                if followed.get("role") == "master":
+                    report = report._replace(replicas=int(followed["connected_slaves"]))
+                return report._replace(settings=await self._nodes.settings(node, *self._asked_for))
         except StockUnavailableError as error:
             return report._replace(refusal=error.detail)
+        except TimeoutError:
+            return report._replace(refusal="no answer in time")

@@ -167,7 +167,8 @@ class Keeper:
             return head
         try:
             async with asyncio.timeout(ANSWER_S):
-                await together([each.apply(partition) for each in self._freezes.all])
+                if not head.is_open:  # one that is open has been told, and may have no replica
+                    await together([each.apply(partition) for each in self._freezes.all])
                 opening, checkpoints = await self._issued(partition, head)
             self._failpoints.hit("worker.before_opening")
             opened = await self._partitions.open(

@@ -20,10 +20,10 @@ from tests.waiting import eventually
 
 @asynccontextmanager
 async def inspected(
-    services: LocalStack, durability: Durability = "replicated"
+    services: LocalStack, durability: Durability = "replicated", **changes: object
 ) -> AsyncIterator[tuple[Inspection, CollectorRegistry]]:
     registry = CollectorRegistry()
-    settings = settings_for(services, durability=durability)
+    settings = settings_for(services, durability=durability, **changes)
     cluster = await Cluster.connect(settings, StockMetrics(registry))
     try:
         yield Inspection(cluster), registry
@@ -83,6 +83,21 @@ async def test_a_node_that_may_not_be_asked_is_a_warning(services: LocalStack) -
         await node.call("ACL", "SETUSER", "default", "+config")
     assert [(flaw.what, flaw.loses_units) for flaw in found] == [("answer", False)]
     assert "NOPERM" in found[0].value
+
+
+async def test_a_node_that_hangs_keeps_no_start_waiting(
+    services: LocalStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "ANSWER_S", 0.5)
+    node = services.redis[5]
+    async with inspected(services, redis_timeout_ms=60_000) as (nodes, _):
+        node.process.pause()
+        try:
+            found = await nodes.flaws()
+        finally:
+            node.process.resume()
+    answers = {flaw.node: flaw.value for flaw in found if flaw.what == "answer"}
+    assert answers[node.address] == "no answer in time"
 
 
 async def test_what_changes_later_is_found_and_said_once(

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from deploy.local.redis_cluster import RedisNode
 from deploy.local.stack import LocalStack
 from ledger.failpoints import VARIABLE as FAILPOINTS
+from ledger.freezes import Freezes
 from sharding.cluster import Cluster
 from sharding.fitness import MIN_REPLICAS
 from sharding.metrics import StockMetrics
@@ -121,19 +122,28 @@ async def sell(world: World, product_id: int, requests: int) -> list[str]:
     return names
 
 
+async def outcomes(world: World, product_id: int, requests: int) -> set[Outcome]:
+    """What so many retries of requests come to that nobody has seen."""
+    names = fresh_request_ids(requests)
+    wanted = [Deduction(name, product_id, 1, attempt=2) for name in names]
+    return {answer.outcome for answer in await world.stock.deduct(wanted)}
+
+
 async def test_a_promoted_node_sells_without_a_replica_until_it_has_one(
     stack: LocalStack, world: World, start_worker: StartWorker
 ) -> None:
     worker = start_worker()
     await eventually(lambda: all_open(world.partitions))
-    product = await world.on_sale(UNITS)
+    product, recalled = await world.on_sale(UNITS), await world.on_sale(UNITS)
     accepted = await sell(world, product, 20)
+    await Freezes(world.database).freeze(recalled, reason="recalled", actor="ann")
     master, replica = await pair(stack)
     master.process.kill()
     await promote(replica)
     await eventually(lambda: degraded(world))
     assert await demanded(replica) == 0
     accepted += await sell(world, product, 40)
+    assert await outcomes(world, recalled, 12) == {Outcome.FROZEN}
     alone = await degraded(world)
 
     async def is_shown() -> bool:
@@ -229,16 +239,13 @@ async def test_a_replica_that_is_lost_without_a_failover_stops_its_shards_unless
     cautious = start_worker()
     await eventually(lambda: cautious.owns(PARTITIONS))
     await eventually(lambda: none_is_degraded(world))
-    product = await world.on_sale(UNITS)
+    product, recalled = await world.on_sale(UNITS), await world.on_sale(UNITS)
+    await Freezes(world.database).freeze(recalled, reason="recalled", actor="ann")
     master, replica = await pair(stack)
     replica.process.kill()
 
     async def is_refused() -> bool:
-        names = fresh_request_ids(12)
-        answers = await world.stock.deduct(
-            [Deduction(name, product, 1, attempt=2) for name in names]
-        )
-        return any(answer.outcome is Outcome.UNAVAILABLE for answer in answers)
+        return Outcome.UNAVAILABLE in await outcomes(world, product, 12)
 
     await eventually(is_refused)
     assert (await demanded(master), await degraded(world)) == (1, 0)
