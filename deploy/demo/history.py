@@ -14,7 +14,7 @@ _FACTS = {Outcome.DEDUCTED, Outcome.INSUFFICIENT_STOCK}
 class History:
     """All answers by request id, and how far the sale is."""
 
-    def __init__(self, wanted: Sequence[Purchase]) -> None:
+    def __init__(self, wanted: Sequence[Purchase] = ()) -> None:
         self._wanted = {purchase.request_id: purchase for purchase in wanted}
         self._answers: defaultdict[str, list[Deduction]] = defaultdict(list)
         self._milestones: dict[float, asyncio.Event] = {}
@@ -23,6 +23,14 @@ class History:
     def on_answer(self, listener: Callable[[], None]) -> None:
         """Call it whenever answers came."""
         self._listener = listener
+
+    def wants(self, purchase: Purchase) -> None:
+        """Note a purchase that nobody knew of before."""
+        self._wanted[purchase.request_id] = purchase
+
+    @property
+    def wanted(self) -> list[Purchase]:
+        return list(self._wanted.values())
 
     def answered(self, answers: Sequence[Deduction]) -> None:
         """Note the answers that came."""

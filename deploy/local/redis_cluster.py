@@ -24,12 +24,24 @@ CONFIG = Path(__file__).parents[1] / "redis.conf"
 class RedisNode:
     """One node: its process and what it answers about itself."""
 
-    def __init__(self, number: int, *, program: Path, ports: Ports, directory: Path) -> None:
-        """`number` counts from 0; the first three start as masters, number + 3 as its replica."""
+    def __init__(
+        self,
+        number: int,
+        *,
+        program: Path,
+        ports: Ports,
+        directory: Path,
+        announced_port: int | None = None,
+    ) -> None:
+        """`number` counts from 0; the first three start as masters, number + 3 as its replica.
+
+        `announced_port`: where everybody but the cluster's bus reaches it, if that is not its own.
+        """
         name = f"redis-{number + 1}"
         self.port = ports.redis(number)
         self.bus_port = ports.redis_bus(number)
-        self.address = f"{HOST}:{self.port}"
+        self.announced_port = announced_port or self.port
+        self.address = f"{HOST}:{self.announced_port}"
         self.directory = directory / name
         self.process = Process(
             name,
@@ -53,6 +65,8 @@ class RedisNode:
             # The whole stack stops: a master need not wait for a replica that is gone for good.
             "shutdown-timeout": "1",
         }
+        if self.announced_port != self.port:
+            settings["cluster-announce-port"] = str(self.announced_port)
         return [word for name, value in settings.items() for word in (f"--{name}", value)]
 
     async def call(self, *command: str | int) -> Any:

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -67,10 +67,12 @@ class LocalStack:
         mysql_servers: int = 1,
         programs: Programs | None = None,
         engine: Engine = Engine.REDIS,
+        redis_announced_ports: Sequence[int] = (),
     ) -> None:
         """Without a directory, use one that `stop` removes; without a base port, find a free block.
 
         A directory that was used before brings its data, also to other ports.
+        `redis_announced_ports`: where the Redis nodes are reached if that is not where they listen.
         """
         _check_range(
             "MySQL servers", mysql_servers, MYSQL_SERVERS_MAX if engine is Engine.REDIS else 1
@@ -80,6 +82,9 @@ class LocalStack:
         self._base_port = base_port
         self._programs = programs
         self.engine = engine
+        self._redis_announced_ports: Sequence[int | None] = (
+            redis_announced_ports or [None] * REDIS_NODES
+        )
         self._on_stop = AsyncExitStack()
         self.servers: dict[int, Process] = {}
         self.workers: dict[int, Process] = {}
@@ -252,8 +257,14 @@ class LocalStack:
             return []
         assert programs.redis is not None
         return [
-            RedisNode(number, program=programs.redis, ports=self.ports, directory=self.directory)
-            for number in range(REDIS_NODES)
+            RedisNode(
+                number,
+                program=programs.redis,
+                ports=self.ports,
+                directory=self.directory,
+                announced_port=announced_port,
+            )
+            for number, announced_port in enumerate(self._redis_announced_ports)
         ]
 
     def _engine_settings(self) -> dict[str, str]:
