@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
 from deploy.demo.purchases import Purchase
@@ -40,6 +40,13 @@ class History:
             if self.buyers_answered >= part * len(self._wanted):
                 event.set()
         self._listener()
+
+    def without(self, request_ids: Collection[str]) -> "History":
+        """The same without some of the purchases."""
+        kept = History([each for each in self.wanted if each.request_id not in request_ids])
+        for request_id in kept._wanted:
+            kept.answered(self._answers.get(request_id, ()))
+        return kept
 
     async def reached(self, part: float) -> None:
         """Return when that part of the buyers, from 0 to 1, has been answered."""

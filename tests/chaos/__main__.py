@@ -21,7 +21,7 @@ from rich.table import Table
 from deploy.demo.report import terminal
 from deploy.local.errors import StackError
 from tests.chaos.faults import FAULTS
-from tests.chaos.scene import Fault, Report, play
+from tests.chaos.scene import MIX_S, Fault, Report, play
 from tests.chaos.stack import Stage
 
 WRONG, INTERRUPTED = 1, 130
@@ -34,11 +34,16 @@ def options() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(FAULTS))
+    parser.add_argument(
+        "--minutes", type=float, default=MIX_S / 60, help="how long F35 goes on (%(default)g)"
+    )
     parser.add_argument("--seed", type=int, help="chooses victims and buyers (else: a random one)")
     return parser
 
 
-async def run(chosen: Sequence[Fault], seed: int, console: Console) -> list[Report]:
+async def run(
+    chosen: Sequence[Fault], *, seed: int, mix_s: float, console: Console
+) -> list[Report]:
     """Each fault on one stack; a stack that did not come back is replaced."""
     reports: list[Report] = []
     waiting = list(chosen)
@@ -48,7 +53,7 @@ async def run(chosen: Sequence[Fault], seed: int, console: Console) -> list[Repo
                 fault = waiting.pop(0)
                 stage.choice.seed(f"{seed} {fault.number}")
                 console.print(f"{fault.number} {fault.name} …")
-                reports.append(await play(stage, fault))
+                reports.append(await play(stage, fault, mix_s=mix_s))
                 _tell(console, reports[-1])
                 if reports[-1].wrong:
                     _keep(console, stage, reports[-1], seed)
@@ -108,7 +113,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops everything, as Ctrl-C does
     try:
         reports = asyncio.run(
-            run([FAULTS[each] for each in chosen.faults or FAULTS], seed, console)
+            run(
+                [FAULTS[each] for each in chosen.faults or FAULTS],
+                seed=seed,
+                mix_s=chosen.minutes * 60,
+                console=console,
+            )
         )
     except StackError as error:
         console.print(f"chaos: {error}")

@@ -31,6 +31,8 @@ class Try(NamedTuple):
     reason: str
     message: str
     replayed: bool
+    shard: int | None
+    """Where the units of a deduction were taken; None: nowhere, or it is no deduction."""
 
     @classmethod
     def of(
@@ -46,6 +48,7 @@ class Try(NamedTuple):
         return cls(
             what, name, attempt, is_first, *times,
             answer.outcome, answer.reason, answer.message, answer.replayed,
+            answer.shard if isinstance(answer, Deduction) and answer.accepted else None,
         )  # fmt: skip
 
 
@@ -100,6 +103,23 @@ class Record:
 def success_rate(tries: Sequence[Try]) -> float:
     """The share that was accepted; of none: 0."""
     return sum(each.outcome is Outcome.DEDUCTED for each in tries) / len(tries) if tries else 0.0
+
+
+def p99_s(tries: Sequence[Try]) -> float:
+    """The time that 99 in 100 of those that were accepted took at most; of none: 0."""
+    took_s = sorted(
+        each.ended_s - each.started_s for each in tries if each.outcome is Outcome.DEDUCTED
+    )
+    return took_s[int(len(took_s) * 0.99)] if took_s else 0.0
+
+
+def usual_p99_s(tries: Sequence[Try]) -> float:
+    """p99 of the middle one of all seconds, so that a hiccup of the machine is none of the service."""
+    seconds: dict[int, list[Try]] = defaultdict(list)
+    for each in tries:
+        seconds[int(each.started_s)].append(each)
+    found = sorted(p99_s(each) for each in seconds.values())
+    return found[len(found) // 2] if found else 0.0
 
 
 def back_after_s(

@@ -121,6 +121,13 @@ class Buyers:
             sells = self._choice.random() < SOLD_PART
             await self._insist(order_id, "confirm" if sells else "release")
 
+    async def held_orders(self, number: int) -> list[int]:
+        """Orders that hold their units, and whose callers wait."""
+        order_ids = [next(_order_ids) for _ in range(number)]
+        for order_id in order_ids:
+            assert await self.ask_order(order_id, "reserve") is Outcome.HELD
+        return order_ids
+
     async def _insist(self, order_id: int, what: str) -> Outcome:
         """Ask until it is known what became of it, or the caller gives up."""
         for number in range(TRIES_MAX):

@@ -4,7 +4,7 @@ Each function returns a sentence for each promise that is broken, by its number 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deploy.demo.balance import Operator, faults, terms
 from deploy.demo.history import History
@@ -67,6 +67,21 @@ def judge(evidence: Evidence) -> list[str]:
         *_audited(evidence),
         *_orders(evidence),
     ]
+
+
+def without_losses(evidence: Evidence) -> tuple[Evidence, int]:
+    """The evidence as if nobody had been told of what the ledger never had, and how much that is.
+
+    For a mode that may lose what it acknowledged: all other promises hold for what it kept.
+    """
+    record = Record()
+    record.lag_s = evidence.record.lag_s
+    lost = evidence.record.deductions.accepted.keys() - evidence.ledger.deductions.keys()
+    for each in evidence.record.tries:
+        record.add(each)
+    record.deductions = evidence.record.deductions.without(lost)
+    asked = [each for each in evidence.asked_again if each.request_id not in lost]
+    return replace(evidence, record=record, asked_again=asked), len(lost)
 
 
 def _calls_ended(evidence: Evidence) -> Iterator[str]:

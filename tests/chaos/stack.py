@@ -11,6 +11,7 @@ from typing import Self
 
 from redis.exceptions import RedisError
 
+from deploy.demo.families import family
 from deploy.local.ports import HOST, REDIS_NODES
 from deploy.local.process import Process
 from deploy.local.redis_cluster import RedisNode
@@ -20,7 +21,7 @@ from inventory.client import AsyncInventoryClient, InventoryError, RetryPolicy
 from tests.acceptance.shop import SERVERS, WORKERS, Shop
 from tests.chaos.proxy import Proxy
 
-HEALED_WITHIN_S = 60.0
+HEALED_WITHIN_S = 40.0
 DEADLINE_S = 2.0
 ONE_TRY = RetryPolicy(deadline_s=DEADLINE_S, try_timeout_s=DEADLINE_S, tries_max=1)
 HASTY = RetryPolicy(deadline_s=3.0, try_timeout_s=3.0, tries_max=1)
@@ -146,6 +147,20 @@ class Stage:
     ) -> Process:
         settings = {**SETTINGS, **(environment or {})}
         return await self.stack.start_worker(number, environment=settings)
+
+    async def restart_servers(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start both servers anew, one after the other, with these settings added."""
+        for number in SERVERS:
+            await self.stack.servers[number].stop(grace_s=STOP_GRACE_S)
+            settings = {**SETTINGS, **(environment or {})}
+            await self.stack.start_server(number, environment=settings)
+
+    @property
+    def service_pids(self) -> list[int]:
+        """Of all processes of servers and workers."""
+        stack = self.stack
+        roots = [*stack.servers.values(), *stack.workers.values()]
+        return [pid for root in roots if root.alive for pid in family(root.pid)]
 
     async def heal(self) -> None:
         """End every fault that is still there, and nothing else; what has to mend itself must do so.
