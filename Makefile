@@ -9,7 +9,7 @@ SOURCES := server sharding ledger worker deploy client tests
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test bench check lint types proto proto-check format lock clean \
+.PHONY: help install run demo test bench chaos check lint types proto proto-check format lock clean \
 	machine machine-for-test
 
 help:  ## list the targets
@@ -28,6 +28,9 @@ test: machine-for-test $(INSTALLED)  ## the whole suite on a real Redis Cluster 
 
 bench: install  ## measure throughput and latency on this machine
 	@$(BIN)/python -m tests.bench
+
+chaos: install  ## break the service in every way under load (FAULT=F07 SEED=3: one way)
+	@$(BIN)/python -m tests.chaos $(FAULT) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 check: lint types proto-check test  ## exactly what CI runs
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from inventory.client import Outcome
+from tests.chaos.crowd import Crowd
 from tests.chaos.faults.register import fault
 from tests.chaos.scene import Scene
 
@@ -11,6 +12,9 @@ BURST_UNITS, BURST_BUYERS = 500, 5_000
 AT_ONCE = 200
 STORM = 300
 COPIES = 3
+CROWD_UNITS = 100_000_000
+PEAK_S, OVERLOAD_S = 3.0, 10.0
+OVERLOAD, GOODPUT_PART = 5, 0.8
 
 
 async def together(number: int, call: Callable[[], Awaitable[object]]) -> None:
@@ -48,3 +52,22 @@ async def storm(scene: Scene) -> None:
     scene.expect(
         len(told) == COPIES * STORM, f"I4: {COPIES * STORM - len(told)} copies not told so"
     )
+
+
+@fault("F32", "five times as many buyers as can be served, for ten seconds", back_within_s=2.0)
+async def overload(scene: Scene) -> None:
+    async with scene.selling():
+        crowd = Crowd(scene.stage, await scene.stage.shop.on_sale(CROWD_UNITS, shards=12))
+        peak = await crowd.peak_per_s(PEAK_S)
+        goodput = await crowd.goodput_per_s(OVERLOAD_S, rate_per_s=OVERLOAD * peak)
+        scene.broke()
+        scene.note(f"peak {peak:.0f}/s, {goodput:.0f}/s of {OVERLOAD * peak:.0f}/s")
+        scene.note(f"{crowd.refused_for_load} OVERLOADED, {len(crowd.unknown)} unknown")
+        scene.expect(
+            goodput >= GOODPUT_PART * peak, f"{goodput:.0f}/s accepted of a peak of {peak:.0f}/s"
+        )
+    await crowd.ask_again()
+    _, ledger = await scene.stage.shop.drained(crowd.product_id)
+    scene.expect(not crowd.unknown, f"I8: {len(crowd.unknown)} still unknown when asked again")
+    differing = crowd.accepted ^ ledger.deductions.keys()
+    scene.expect(not differing, f"I5: the crowd and the journal differ in {len(differing)}")
