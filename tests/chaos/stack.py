@@ -26,7 +26,8 @@ DEADLINE_S = 2.0
 ONE_TRY = RetryPolicy(deadline_s=DEADLINE_S, try_timeout_s=DEADLINE_S, tries_max=1)
 HASTY = RetryPolicy(deadline_s=3.0, try_timeout_s=3.0, tries_max=1)
 STOP_GRACE_S = 12.0
-SETTINGS = {"INVENTORY_LEASE_TTL_S": "2"}
+LEASE_TTL_S = 2
+SETTINGS = {"INVENTORY_LEASE_TTL_S": str(LEASE_TTL_S)}
 """A worker's share is taken over as quickly as a setting allows: the faults are many."""
 
 

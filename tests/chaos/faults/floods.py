@@ -36,9 +36,9 @@ async def floods(scene: Scene) -> None:
     async with scene.selling():
         for flood in (_connections, _oversize, _slow, _pings, _bad_tls):
             since_s = scene.broke()
-            for server in SERVERS:
-                async with asyncio.timeout(10 * FLOOD_S):
-                    await flood(scene, scene.stage.stack.ports.grpc(server))
+            ports = [scene.stage.stack.ports.grpc(server) for server in SERVERS]
+            async with asyncio.timeout(10 * FLOOD_S):
+                await asyncio.gather(*(flood(scene, port) for port in ports))
             scene.expect_selling(scene.all_shards, since_s)
             scene.expect_as_quick(scene.all_shards, since_s, times=3.0)
         scene.broke()

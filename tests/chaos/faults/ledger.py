@@ -33,6 +33,10 @@ local generation = redis.call("HGET", KEYS[1], "generation")
 return redis.call("XADD", KEYS[2], generation .. "-" .. number, unpack(ARGV))
 """
 """An entry that no script of ours writes, where the next one belongs."""
+SET_ASIDE = """
+redis.call("RENAME", KEYS[1], KEYS[2])
+return redis.call("SET", KEYS[1], "of another type")
+"""
 LOCK = "SELECT available_stock FROM product_inventory WHERE product_id = %s FOR UPDATE"
 LETTERS = "SELECT COUNT(*) FROM dead_letter"
 
@@ -103,6 +107,22 @@ async def rubbish(scene: Scene) -> None:
             return await _letters(scene) == before + len(RUBBISH)
 
         await scene.until(set_aside, "all rubbish is set aside, and nothing else")
+
+
+@fault("F30-shard", "a shard's key is of another type for a while")
+async def shard_of_another_type(scene: Scene) -> None:
+    async with scene.selling() as buyers:
+        master = await scene.stage.a_master()
+        partition = await scene.a_partition_of(master)
+        tag = keys.tags(PARTITIONS)[partition]
+        key = keys.stock(tag, buyers.product_id)
+        elsewhere = await scene.shards_elsewhere(master)
+        since_s = scene.broke()
+        await master.call("EVAL", SET_ASIDE, 2, key, f"{key}:aside")
+        await buyers.flows()
+        await master.call("RENAME", f"{key}:aside", key)
+        scene.expect_selling(elsewhere, since_s)
+        scene.broke()
 
 
 async def _letters(scene: Scene) -> int:

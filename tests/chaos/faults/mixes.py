@@ -5,6 +5,7 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from tests.acceptance.shop import SERVERS, WORKERS
+from tests.chaos.faults.processes import stall_beyond_lease
 from tests.chaos.faults.register import fault
 from tests.chaos.processes import descriptors, resident_bytes_each
 from tests.chaos.proxy import Way
@@ -19,7 +20,8 @@ CUT_BYTES_MAX = 20_000
 MEMORY_SLOPE_BYTES_MAX = 1_000_000
 """A minute, of all servers and workers that lived through the second half."""
 DESCRIPTORS_SLACK = 50
-SEEDS = 150
+SEEDS = 40
+"""A part of what `python -m tests.simulation --seeds 2000` plays."""
 
 
 async def _server_killed(scene: Scene) -> None:
@@ -37,6 +39,10 @@ async def _worker_killed(scene: Scene) -> None:
 async def _worker_asked_to_end(scene: Scene) -> None:
     worker = scene.stage.stack.workers[scene.choice.choice(WORKERS)]
     await worker.restart()
+
+
+async def _worker_stalls(scene: Scene) -> None:
+    await stall_beyond_lease(scene)
 
 
 async def _master_stalls(scene: Scene) -> None:
@@ -114,6 +120,7 @@ STRIKES: tuple[Callable[[Scene], Awaitable[None]], ...] = (
     _server_killed,
     _worker_killed,
     _worker_asked_to_end,
+    _worker_stalls,
     _master_stalls,
     _replica_away,
     _master_away,

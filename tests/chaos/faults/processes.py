@@ -1,5 +1,6 @@
 """Servers and workers that end in the middle of anything."""
 
+import asyncio
 import signal
 
 from deploy.local.process import Process
@@ -7,8 +8,10 @@ from ledger.failpoints import VARIABLE as FAILPOINTS
 from tests.acceptance.shop import SERVERS, WORKERS, ended
 from tests.chaos.faults.register import fault
 from tests.chaos.scene import Scene
+from tests.chaos.stack import LEASE_TTL_S
 
 RESTARTS = 3
+STALLS = 2
 EXIT_WITHIN_S = 10.0
 DIES_WITHIN_S = 30.0
 STEPS = (
@@ -56,6 +59,24 @@ async def worker_killed_at_each_step(scene: Scene) -> None:
         for number in WORKERS:
             await scene.stage.start_worker(number)
         scene.expect_selling(scene.all_shards, since_s)
+
+
+@fault("F28-stall", "a worker stalls beyond its lease, and wakes up")
+async def worker_stalls(scene: Scene) -> None:
+    async with scene.selling() as buyers:
+        since_s = scene.broke()
+        for _ in range(STALLS):
+            await stall_beyond_lease(scene)
+            await buyers.flows(100)
+        scene.expect_selling(scene.all_shards, since_s)
+
+
+async def stall_beyond_lease(scene: Scene) -> None:
+    """The other worker has its partitions by then, and both think that they own them."""
+    worker = scene.stage.stack.workers[scene.choice.choice(WORKERS)]
+    worker.pause()
+    await asyncio.sleep(LEASE_TTL_S + 1.0)
+    worker.resume()
 
 
 async def _kill_worker_at(scene: Scene, place: str) -> None:
