@@ -1,7 +1,7 @@
 """`python -m tests.chaos.mutants [NAME ...]`: without a mechanism the fault that needs it must be told.
 
-Each plays one fault on a copy of the repository in which one line is another; where the oracle does not say
-what it should, this ends with 1. Takes about a minute each, so it is no part of the suite.
+Each plays one fault on a copy of the repository in which one line is another; where the oracle does not
+say what it should, this ends with 1. Takes about a minute each, so it is no part of the suite.
 """
 
 import os
