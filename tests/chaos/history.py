@@ -62,8 +62,6 @@ class Record:
         self.deductions = History()
         """The same deductions, by request."""
         self.orders: dict[int, list[Try]] = defaultdict(list)
-        self.lag_s = 0.0
-        """The longest time for which the callers' own process did nothing."""
 
     def wants(self, purchase: Purchase) -> None:
         self.deductions.wants(purchase)

@@ -5,6 +5,7 @@ Each function returns a sentence for each promise that is broken, by its number 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from deploy.demo.balance import Operator, faults, terms
 from deploy.demo.history import History
@@ -18,12 +19,21 @@ from tests.chaos.history import Record, Try
 
 ALLOWANCE_S = 0.1
 """So long after its deadline a call may end, and longer by as much as the callers stood still."""
+SLACK_S = 0.05
+"""A pause is seen a moment after it has ended."""
 SHOWN = 3
 OF_THE_TRANSPORT = {"UNAVAILABLE", "UNREACHABLE", "DEADLINE_EXCEEDED", "CANCELLED", "NOT_SENT"}
 """What gRPC says in place of a service that does not answer."""
 DOCUMENTED = {reason.value for reason in Reason} | OF_THE_TRANSPORT
 SHORT_OF_WORDS = {Outcome.INVALID, Outcome.REQUEST_MISMATCH, Outcome.UNKNOWN_PRODUCT}
 """Outcomes that no buyer here has a reason to be told."""
+
+
+class Pause(NamedTuple):
+    """The callers' own process did nothing until `ended_s`, for so long."""
+
+    ended_s: float
+    lasted_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,7 @@ class Evidence:
     dead_letters: int
     audits: Sequence[Audit]
     orders: Sequence[OrderLines] = field(default=())
+    pauses: Sequence[Pause] = field(default=())
 
 
 def judge(evidence: Evidence) -> list[str]:
@@ -75,7 +86,6 @@ def without_losses(evidence: Evidence) -> tuple[Evidence, int]:
     For a mode that may lose what it acknowledged: all other promises hold for what it kept.
     """
     record = Record()
-    record.lag_s = evidence.record.lag_s
     lost = evidence.record.deductions.accepted.keys() - evidence.ledger.deductions.keys()
     for each in evidence.record.tries:
         record.add(each)
@@ -86,14 +96,25 @@ def without_losses(evidence: Evidence) -> tuple[Evidence, int]:
 
 def _calls_ended(evidence: Evidence) -> Iterator[str]:
     tries = evidence.record.tries
-    allowed_s = evidence.deadline_s + ALLOWANCE_S + evidence.record.lag_s
-    late = [each for each in tries if each.ended_s - each.started_s > allowed_s]
+    allowed_s = evidence.deadline_s + ALLOWANCE_S
+    late = [
+        each
+        for each in tries
+        if each.ended_s - each.started_s > allowed_s + _stood_still_s(evidence.pauses, each)
+    ]
     if late:
         yield f"I8: {len(late)} calls outlived their deadline: {_names(late)}"
     odd = [each for each in tries if not _is_documented(each)]
     if odd:
         words = sorted({f"{each.outcome} {each.reason}" for each in odd})
         yield f"I8: {len(odd)} calls ended with {', '.join(words)}: {_names(odd)}"
+
+
+def _stood_still_s(pauses: Sequence[Pause], made: Try) -> float:
+    """How long the callers did nothing during a call."""
+    return sum(
+        each.lasted_s for each in pauses if made.started_s <= each.ended_s <= made.ended_s + SLACK_S
+    )
 
 
 def _is_documented(made: Try) -> bool:

@@ -51,6 +51,7 @@ async def settle(stage: Stage, buyers: Buyers, *, loaded: int) -> Evidence:
         last_ledger=last_ledger,
         dead_letters=(await read_journal(shop.stack, product_id)).dead_letters,
         audits=await asyncio.gather(*(shop.caller.audit(each) for each in products)),
+        pauses=list(stage.pauses),
         orders=[await _lines(stage, each) for each in buyers.order_products],
     )
 

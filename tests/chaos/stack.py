@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from random import Random
@@ -19,10 +20,13 @@ from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
 from inventory.client import AsyncInventoryClient, InventoryError, RetryPolicy
 from tests.acceptance.shop import SERVERS, WORKERS, Shop
+from tests.chaos.oracle import Pause
 from tests.chaos.proxy import Proxy
 
 HEALED_WITHIN_S = 40.0
 DEADLINE_S = 2.0
+WATCH_EVERY_S, NOTED_FROM_S = 0.01, 0.005
+PAUSES_MAX = 20_000
 ONE_TRY = RetryPolicy(deadline_s=DEADLINE_S, try_timeout_s=DEADLINE_S, tries_max=1)
 HASTY = RetryPolicy(deadline_s=3.0, try_timeout_s=3.0, tries_max=1)
 STOP_GRACE_S = 12.0
@@ -46,9 +50,13 @@ class Stage:
     def __init__(self, choice: Random) -> None:
         self.choice = choice
         self._on_close = AsyncExitStack()
+        self.pauses: deque[Pause] = deque(maxlen=PAUSES_MAX)
+        """When this process, and every caller in it, stood still."""
         self.proxies = [Proxy(self._target(number), choice=choice) for number in range(REDIS_NODES)]
 
     async def __aenter__(self) -> Self:
+        watch = asyncio.create_task(self._watch(), name="watch")
+        self._on_close.callback(watch.cancel)
         for proxy in self.proxies:
             await self._on_close.enter_async_context(proxy)
         self.stack = await self._on_close.enter_async_context(
@@ -191,6 +199,13 @@ class Stage:
             clusters = [await client.get_cluster() for client in self.lookers]
             return all(each.open for cluster in clusters for each in cluster.partitions)
         return False
+
+    async def _watch(self) -> None:
+        while True:
+            due_s = self.now_s + WATCH_EVERY_S
+            await asyncio.sleep(WATCH_EVERY_S)
+            if self.now_s - due_s > NOTED_FROM_S:
+                self.pauses.append(Pause(self.now_s, self.now_s - due_s))
 
     def _resume(self) -> None:
         for process in self.processes if hasattr(self, "shop") else ():

@@ -20,7 +20,7 @@ from ledger.products import JournalKind
 from server.errors import internal
 from tests.acceptance.orders import Journal, Row
 from tests.chaos.history import Record, Try, back_after_s, p99_s, usual_p99_s
-from tests.chaos.oracle import Evidence, OrderLines, judge, without_losses
+from tests.chaos.oracle import Evidence, OrderLines, Pause, judge, without_losses
 
 UNITS = 10
 DEADLINE_S = 2.0
@@ -139,7 +139,12 @@ def test_an_honest_account_is_left_alone() -> None:
     assert judge(evidence()) == []
 
 
-def told(name: str, outcome: Outcome, *, took_s: float = 0.01, **words: str) -> Evidence:
+def test_a_call_may_end_later_by_as_much_as_the_callers_stood_still() -> None:
+    late = told("a", Outcome.DEDUCTED, took_s=DEADLINE_S + 0.3, replayed=True)
+    assert judge(replace(late, pauses=[Pause(ended_s=1.0, lasted_s=0.3)])) == []
+
+
+def told(name: str, outcome: Outcome, *, took_s: float = 0.01, **words: Any) -> Evidence:
     """The account with one more answer to somebody."""
     honest = evidence()
     tell(honest.record, deduction(name, outcome, **words), took_s=took_s)
@@ -197,6 +202,13 @@ DOCTORED: Mapping[str, tuple[Callable[[], Evidence], str]] = {
     "without a type check": (lambda: WITHOUT_TYPE_CHECK, "sides whose places do not add up"),
     "a call that outlives its deadline": (
         lambda: told("a", Outcome.DEDUCTED, took_s=DEADLINE_S + 0.2),
+        "1 calls outlived their deadline: a",
+    ),
+    "a call that outlives it though the callers stood still for a moment": (
+        lambda: replace(
+            told("a", Outcome.DEDUCTED, took_s=DEADLINE_S + 0.5),
+            pauses=[Pause(ended_s=1.0, lasted_s=0.3), Pause(ended_s=DEADLINE_S + 1, lasted_s=9.0)],
+        ),
         "1 calls outlived their deadline: a",
     ),
     "a status that is not documented": (

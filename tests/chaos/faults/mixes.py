@@ -20,7 +20,7 @@ CUT_BYTES_MAX = 20_000
 MEMORY_SLOPE_BYTES_MAX = 1_000_000
 """A minute, of all servers and workers that lived through the second half."""
 JUDGED_FROM_S = 120.0
-"""In less than that a process that was just started has not filled what it keeps; then it is only told."""
+"""In less time a process that was just started has not filled what it keeps: it is only told."""
 DESCRIPTORS_SLACK = 50
 SEEDS = 40
 """A part of what `python -m tests.simulation --seeds 2000` plays."""
