@@ -46,7 +46,7 @@ async def black_hole(scene: Scene) -> None:
             until_s=scene.stage.now_s,
         )
         scene.note(f"first tries went elsewhere after {noticed_s} s")
-        scene.expect(
+        scene.expect_in_time(
             noticed_s is not None and noticed_s <= SOCKET_TIMEOUT_S + 0.25,
             f"noticed after {noticed_s} s, the socket's time-out is {SOCKET_TIMEOUT_S} s",
         )
