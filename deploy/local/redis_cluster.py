@@ -132,8 +132,9 @@ class RedisNode:
 
 def _replicates(replication: dict[str, Any]) -> bool:
     if replication["role"] == "master":
-        # What min-replicas-to-write looks at: from here on a write is accepted.
-        return int(replication["min_slaves_good_slaves"]) >= 1
+        # What min-replicas-to-write looks at, where it is set: from here on a write is accepted.
+        good = replication.get("min_slaves_good_slaves", replication["connected_slaves"])
+        return int(good) >= 1
     return bool(replication["master_link_status"] == "up")
 
 
