@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from tempfile import gettempdir
 
+import uvloop
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -112,14 +113,16 @@ def main() -> int:
     console.print(f"seed {seed} (the same again: --seed {seed})")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops everything, as Ctrl-C does
     try:
-        reports = asyncio.run(
-            run(
-                [FAULTS[each] for each in chosen.faults or FAULTS],
-                seed=seed,
-                mix_s=chosen.minutes * 60,
-                console=console,
+        # Buyers and proxies share this process, and must not be what is slow.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            reports = runner.run(
+                run(
+                    [FAULTS[each] for each in chosen.faults or FAULTS],
+                    seed=seed,
+                    mix_s=chosen.minutes * 60,
+                    console=console,
+                )
             )
-        )
     except StackError as error:
         console.print(f"chaos: {error}")
         return WRONG

@@ -141,9 +141,7 @@ class Proxy:
     async def _carry(
         self, link: Link, way: Way, reader: StreamReader, writer: StreamWriter
     ) -> None:
-        """Reading and writing are two tasks, so that a delay is none of the rate."""
-        on_its_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(CHUNKS_WAITING_MAX)
-        delivery = asyncio.create_task(_deliver(on_its_way, writer))
+        delivery = _Delivery(writer)
         with suppress(OSError):
             while chunk := await reader.read(CHUNK_BYTES):
                 await self.flowing.wait()
@@ -151,9 +149,8 @@ class Proxy:
                 if link.spared or not self._is_dropped(link, way):
                     if not link.spared and not self._may_pass(link, way, chunk):
                         break
-                    await on_its_way.put((self._due_s(link, way), chunk))
-        await on_its_way.put((0.0, b""))
-        await delivery
+                    await delivery.take(chunk, self._due_s(link, way))
+        await delivery.end()
         link.close()
 
     def _is_dropped(self, link: Link, way: Way) -> bool:
@@ -180,18 +177,45 @@ class Proxy:
         return True
 
 
-async def _deliver(on_its_way: asyncio.Queue[tuple[float, bytes]], writer: StreamWriter) -> None:
-    """Write each chunk when it is due, in order, until the empty one; to nobody if nobody listens."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due_s, chunk = await on_its_way.get()
-        if not chunk:
+class _Delivery:
+    """Chunks on their way, in order; what is due at once and overtakes nothing is written at once."""
+
+    def __init__(self, writer: StreamWriter) -> None:
+        self._writer = writer
+        self._late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(CHUNKS_WAITING_MAX)
+        self._under_way = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def take(self, chunk: bytes, due_s: float) -> None:
+        if not due_s and not self._under_way:
+            await self._write(chunk)
             return
-        if due_s > loop.time():
-            await asyncio.sleep(due_s - loop.time())
+        self._task = self._task or asyncio.create_task(self._run())
+        self._under_way += 1
+        await self._late.put((due_s, chunk))
+
+    async def end(self) -> None:
+        """Return when everything was written."""
+        if self._task is not None:
+            await self._late.join()
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        """A task of its own, so that a delay is none of the rate."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s, chunk = await self._late.get()
+            if due_s > loop.time():
+                await asyncio.sleep(due_s - loop.time())
+            await self._write(chunk)
+            self._under_way -= 1
+            self._late.task_done()
+
+    async def _write(self, chunk: bytes) -> None:
+        """To nobody if nobody listens any more."""
         with suppress(OSError):
-            writer.write(chunk)
-            await writer.drain()
+            self._writer.write(chunk)
+            await self._writer.drain()
 
 
 class MysqlProxy(Proxy):
