@@ -212,6 +212,7 @@ async def play(
     scene, begun_s = Scene(stage, fault, mix_s=mix_s, is_timed=is_timed), time.monotonic()
     report = scene.report
     try:
+        await stage.heal()  # of what a fault before it may have left
         await fault.strike(scene)
         await scene.judged()
     except Exception as error:  # noqa: BLE001 - the top of a loop: the next fault is played all the same
