@@ -14,7 +14,7 @@ MATRIX_IF_CHOSEN := $(if $(filter redis8 valkey9,$(SERVER)),$(MATRIX))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test bench check lint types proto proto-check format lock clean \
+.PHONY: help install run demo test bench chaos check lint types proto proto-check format lock clean \
 	machine machine-for-test matrix
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ test: machine-for-test $(INSTALLED) $(MATRIX_IF_CHOSEN)  ## the whole suite on a
 
 bench: install  ## measure throughput and latency on this machine
 	@$(BIN)/python -m tests.bench
+
+chaos: install  ## break the service in every way under load (FAULT=F07 SEED=3: one way)
+	@$(BIN)/python -m tests.chaos $(FAULT) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 check: lint types proto-check test  ## exactly what CI runs
 

@@ -37,6 +37,8 @@ LOOKUP_REQUESTS_MAX = 2_000
 ALTERNATE_S = 0.5
 """How long a request waits for a word of its alternate, that a stalled node stalls no neighbour. Once
 a round of that node counts as stuck nobody waits at all."""
+KNOWN_S = 1.0
+"""How long it waits after that for what the alternate knows of it: one that has stood in for others."""
 
 
 class Knowledge(NamedTuple):
@@ -228,10 +230,11 @@ class Lookups:
             async with asyncio.timeout(ALTERNATE_S):
                 if not await self._was_visited(place.partition):
                     return Knowledge({}, set())
+            async with asyncio.timeout(KNOWN_S):
+                found = await self._ask(place, requests, positions)
         except (StockUnavailableError, TimeoutError):
             self._metrics.alternates.labels("not_asked").inc()
             return Knowledge({}, set(positions))
-        found = await self._ask(place, requests, positions)
         unsure = {i for i, answer in found.items() if answer.outcome is Outcome.UNAVAILABLE}
         return Knowledge({i: a for i, a in found.items() if i not in unsure}, unsure)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
 from deploy.demo.purchases import Purchase
@@ -14,7 +14,7 @@ _FACTS = {Outcome.DEDUCTED, Outcome.INSUFFICIENT_STOCK}
 class History:
     """All answers by request id, and how far the sale is."""
 
-    def __init__(self, wanted: Sequence[Purchase]) -> None:
+    def __init__(self, wanted: Sequence[Purchase] = ()) -> None:
         self._wanted = {purchase.request_id: purchase for purchase in wanted}
         self._answers: defaultdict[str, list[Deduction]] = defaultdict(list)
         self._milestones: dict[float, asyncio.Event] = {}
@@ -24,6 +24,14 @@ class History:
         """Call it whenever answers came."""
         self._listener = listener
 
+    def wants(self, purchase: Purchase) -> None:
+        """Note a purchase that nobody knew of before."""
+        self._wanted[purchase.request_id] = purchase
+
+    @property
+    def wanted(self) -> list[Purchase]:
+        return list(self._wanted.values())
+
     def answered(self, answers: Sequence[Deduction]) -> None:
         """Note the answers that came."""
         for answer in answers:
@@ -32,6 +40,13 @@ class History:
             if self.buyers_answered >= part * len(self._wanted):
                 event.set()
         self._listener()
+
+    def without(self, request_ids: Collection[str]) -> "History":
+        """The same without some of the purchases."""
+        kept = History([each for each in self.wanted if each.request_id not in request_ids])
+        for request_id in kept._wanted:
+            kept.answered(self._answers.get(request_id, ()))
+        return kept
 
     async def reached(self, part: float) -> None:
         """Return when that part of the buyers, from 0 to 1, has been answered."""

@@ -33,12 +33,17 @@ class RedisNode:
         ports: Ports,
         directory: Path,
         durability: Durability = "replicated",
+        announced_port: int | None = None,
     ) -> None:
-        """`number` counts from 0; the first three start as masters, number + 3 as its replica."""
+        """`number` counts from 0; the first three start as masters, number + 3 as its replica.
+
+        `announced_port`: where everybody but the cluster's bus reaches it, if that is not its own.
+        """
         name = f"redis-{number + 1}"
         self.port = ports.redis(number)
         self.bus_port = ports.redis_bus(number)
-        self.address = f"{HOST}:{self.port}"
+        self.announced_port = announced_port or self.port
+        self.address = f"{HOST}:{self.announced_port}"
         self.directory = directory / name
         self._durability = durability
         self.process = Process(
@@ -65,6 +70,8 @@ class RedisNode:
         }
         if self._durability == "synced":
             settings["appendfsync"] = "always"
+        if self.announced_port != self.port:
+            settings["cluster-announce-port"] = str(self.announced_port)
         return [word for name, value in settings.items() for word in (f"--{name}", value)]
 
     async def call(self, *command: str | int) -> Any:
@@ -130,8 +137,9 @@ class RedisNode:
 
 def _replicates(replication: dict[str, Any]) -> bool:
     if replication["role"] == "master":
-        # What min-replicas-to-write looks at: from here on a write is accepted.
-        return int(replication["min_slaves_good_slaves"]) >= 1
+        # What min-replicas-to-write looks at, where it is set: from here on a write is accepted.
+        good = replication.get("min_slaves_good_slaves", replication["connected_slaves"])
+        return int(good) >= 1
     return bool(replication["master_link_status"] == "up")
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -69,10 +69,12 @@ class LocalStack:
         programs: Programs | None = None,
         engine: Engine = Engine.REDIS,
         durability: Durability = "replicated",
+        redis_announced_ports: Sequence[int] = (),
     ) -> None:
         """Without a directory, use one that `stop` removes; without a base port, find a free block.
 
         A directory that was used before brings its data, also to other ports.
+        `redis_announced_ports`: where the Redis nodes are reached if that is not where they listen.
         """
         _check_range(
             "MySQL servers", mysql_servers, MYSQL_SERVERS_MAX if engine is Engine.REDIS else 1
@@ -83,6 +85,9 @@ class LocalStack:
         self._programs = programs
         self.engine = engine
         self._durability = durability
+        self._redis_announced_ports: Sequence[int | None] = (
+            redis_announced_ports or [None] * REDIS_NODES
+        )
         self._on_stop = AsyncExitStack()
         self.servers: dict[int, Process] = {}
         self.workers: dict[int, Process] = {}
@@ -261,8 +266,9 @@ class LocalStack:
                 ports=self.ports,
                 directory=self.directory,
                 durability=self._durability,
+                announced_port=announced_port,
             )
-            for number in range(REDIS_NODES)
+            for number, announced_port in enumerate(self._redis_announced_ports)
         ]
 
     def _engine_settings(self) -> dict[str, str]:

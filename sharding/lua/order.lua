@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Say what this partition remembers of orders; those that it does not know, bar from coming here.
 --
 -- KEYS[1] head    hash: the partition's fence

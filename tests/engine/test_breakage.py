@@ -13,6 +13,7 @@ from ledger.engine.stock import Manner
 from ledger.settings import MysqlUrl
 from sharding.orders import Line
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
+from tests.chaos.proxy import MysqlProxy
 from tests.engine.conftest import (
     NewProduct,
     Process,
@@ -26,7 +27,6 @@ from tests.engine.conftest import (
     row_of,
 )
 from tests.ledger.conftest import fetch, write
-from tests.ledger.proxy import MysqlProxy
 from tests.waiting import eventually
 
 MANNERS = pytest.mark.parametrize("manner", list(Manner))

@@ -30,9 +30,9 @@ from ledger.products import Products
 from ledger.settings import MysqlUrl
 from sharding.orders import Line, OrderAnswer
 from sharding.outcomes import Answer, Deduction, Outcome
+from tests.chaos.proxy import MysqlProxy
 from tests.engine.conftest import Process, process, product_ids, settings_of
 from tests.ledger.conftest import write
-from tests.ledger.proxy import MysqlProxy
 from tests.model import Content, Model, Reply
 
 _LOG = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from ledger.database import Database, Transaction
 from ledger.errors import LedgerError, LedgerUnavailableError, SchemaError
 from ledger.metrics import LedgerMetrics
 from ledger.settings import MysqlUrl
+from tests.chaos.proxy import MysqlProxy
 from tests.ledger.conftest import NewProduct, fetch, new_metrics, write
-from tests.ledger.proxy import MysqlProxy
 from tests.waiting import eventually
 
 ADD_ONE = "UPDATE product_inventory SET low_stock = low_stock + 1 WHERE product_id = %s"

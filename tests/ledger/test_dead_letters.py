@@ -26,8 +26,8 @@ from ledger.timeline import Timeline
 from sharding.events import EventId, Kind
 from sharding.orders import OrderState, request_id_of
 from sharding.partitions import Entry
+from tests.chaos.proxy import MysqlProxy
 from tests.ledger.conftest import NewProduct, Stream, fetch, new_metrics, write
-from tests.ledger.proxy import MysqlProxy
 from tests.ledger.streams import FakeStream, chunk_of, flat, fresh_order_ids, fresh_request_ids
 from worker.applier import Applier
 

@@ -21,8 +21,8 @@ from ledger.raw_events import RawEvents
 from ledger.settings import MysqlUrl
 from sharding.events import EventId, Kind
 from sharding.partitions import Entry
+from tests.chaos.proxy import MysqlProxy
 from tests.ledger.conftest import PARTITIONS, NewProduct, Stream, fetch, new_metrics, write
-from tests.ledger.proxy import MysqlProxy
 from tests.ledger.streams import FakeStream, chunk_of, flat, fresh_request_ids, sales_chunk
 from tests.waiting import eventually
 from worker.applier import Applier

@@ -139,6 +139,30 @@ async def test_the_other_shards_sell_whatever_the_attempt(half: Half, load: Load
                 assert (await ask(half.stock, wanted)).outcome is Outcome.DEDUCTED
 
 
+async def test_a_retry_does_not_wait_for_an_alternate_whose_memory_is_full(
+    half: Half, services: LocalStack, metrics: StockMetrics, load: LoadProduct
+) -> None:
+    product = await load(*[30] * SHARDS)
+    await half.stock.read(product)
+    half.lose(node_of(half.cluster, product, HOME))
+    visitor = Deduction(ids_at(HOME)[0], product, 1, attempt=1)
+    assert (await ask(half.stock, visitor)).shard == ALTERNATE
+    full = node_of(half.cluster, product, ALTERNATE)
+    (node,) = [each for each in services.redis if each.port == full.port]
+    cluster = await Cluster.connect(settings_for(services, redis_patience_ms=60_000), metrics)
+    stock = Stock(cluster, metrics)
+    await stock.read(product)
+    await node.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        async with asyncio.timeout(20):
+            answer = await ask(stock, Deduction(ids_at(HOME)[1], product, 1, attempt=2))
+        assert (answer.outcome, answer.shard) == (Outcome.DEDUCTED, HOME)
+    finally:
+        await node.call("CONFIG", "SET", "maxmemory", "1gb")
+        await stock.drain()
+        await cluster.close()
+
+
 async def test_nothing_is_refused_while_a_shard_cannot_be_asked(
     half: Half, load: LoadProduct
 ) -> None:

@@ -106,6 +106,29 @@ async def test_an_order_of_a_product_that_was_never_loaded_does_not_use_up_its_i
     assert correct.outcome is Outcome.HELD
 
 
+async def test_a_process_that_never_saw_an_order_releases_it_while_memory_is_full(
+    orders: Orders,
+    keeper: Orders,
+    stock: Stock,
+    services: LocalStack,
+    load: LoadProduct,
+    order_id: int,
+) -> None:
+    lines = [Line(await load(5), 1), Line(await load(5), 1)]
+    assert (
+        await orders.reserve(order_id, user_id=0, lines=lines, ttl_s=TTL_S)
+    ).outcome is Outcome.HELD
+    try:
+        for node in services.redis:
+            await node.call("CONFIG", "SET", "maxmemory", 1)
+        released = await keeper.release(order_id)
+        assert released.outcome is Outcome.RELEASED
+        assert [await held(stock, line.product_id) for line in lines] == [(5, 0, 0), (5, 0, 0)]
+    finally:
+        for node in services.redis:
+            await node.call("CONFIG", "SET", "maxmemory", "1gb")
+
+
 async def test_lines_that_cannot_be_told_keep_no_later_orders_waiting(
     orders: Orders,
     keeper: Orders,

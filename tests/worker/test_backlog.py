@@ -14,7 +14,7 @@ from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.placement import base_partition
 from sharding.settings import StockSettings
 from sharding.stock import Stock
-from tests.ledger.proxy import MysqlProxy
+from tests.chaos.proxy import MysqlProxy
 from tests.ledger.streams import fresh_request_ids
 from tests.waiting import eventually
 from tests.worker.conftest import PARTITIONS, StartWorker, World, free_port, plain

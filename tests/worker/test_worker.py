@@ -5,8 +5,8 @@ import pytest
 from sharding import keys
 from sharding.cluster import LaneKind
 from sharding.events import anchor
+from tests.chaos.proxy import MysqlProxy
 from tests.ledger.conftest import create_database, fetch
-from tests.ledger.proxy import MysqlProxy
 from tests.waiting import eventually
 from tests.worker.conftest import PARTITIONS, StartWorker, World, free_port, plain
 

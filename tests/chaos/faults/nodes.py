@@ -1,0 +1,212 @@
+"""Redis nodes that die, stall, lose their data or their room, or hand their slots on."""
+
+import asyncio
+import resource
+from contextlib import suppress
+
+from redis.exceptions import RedisError
+
+from deploy.local.redis_cluster import RedisNode
+from inventory.client import Outcome
+from tests.chaos.faults.register import NODE_TIMEOUT_S, fault
+from tests.chaos.load import PASSING
+from tests.chaos.scene import Scene
+from tests.chaos.slots import move_slot, slots_of_product
+
+FAST = {"INVENTORY_DURABILITY": "fast"}
+STALLS, STALL_S = 10, 1.0
+FAILOVERS = 5
+WITHOUT_REPLICA_S = 10.0
+FLUSH_EVERY_S, FLUSHES = 0.2, 10
+SLOT_ROUNDS = 3
+SOLD_UNREPLICATED = 300
+"""Answers between the cut of the replication and its master's death."""
+
+
+@fault("F06", "a master killed, and restarted later", back_within_s=NODE_TIMEOUT_S + 3)
+async def master_killed(scene: Scene) -> None:
+    async with scene.selling():
+        victim = await scene.stage.a_master()
+        elsewhere = await scene.shards_elsewhere(victim)
+        since_s = scene.broke()
+        scene.stage.kill_node(victim)
+    scene.expect_selling(elsewhere, since_s)
+
+
+@fault("F07", "replication cut, then the master killed", back_within_s=NODE_TIMEOUT_S + 3)
+async def master_killed_unreplicated(scene: Scene) -> None:
+    async with scene.selling() as buyers:
+        master = await scene.stage.a_master()
+        replica = await scene.stage.replica_of(master)
+        # So that the master goes on by itself, and WAIT alone keeps what it did from being acknowledged.
+        await master.call("CONFIG", "SET", "min-replicas-to-write", 0)
+        replica.process.pause()
+        await master.call("CLIENT", "KILL", "TYPE", "replica")
+        await buyers.flows(SOLD_UNREPLICATED)
+        scene.broke()
+        scene.stage.kill_node(master)
+        replica.process.resume()
+
+
+@fault("F07-fast", "the same where answers wait for no replica", back_within_s=NODE_TIMEOUT_S + 3)
+async def master_killed_unreplicated_fast(scene: Scene) -> None:
+    scene.may_lose = True
+    stage = scene.stage
+    await stage.restart_servers(FAST)
+    await stage.restart_workers(FAST)
+    try:
+        await master_killed_unreplicated(scene)
+    finally:
+        await stage.heal()
+        await stage.restart_servers()
+        await stage.restart_workers()
+
+
+@fault("F09", "a master stalls for a second, ten times", back_within_s=2.0)
+async def master_stalls(scene: Scene) -> None:
+    async with scene.selling() as buyers:
+        leading = {node.address for node in await scene.stage.masters()}
+        for _ in range(STALLS):
+            victim = await scene.stage.a_master()
+            victim.process.pause()
+            await asyncio.sleep(STALL_S)
+            victim.process.resume()
+            await buyers.flows(100)
+        scene.broke()
+        now = {node.address for node in await scene.stage.masters()}
+        scene.expect(now == leading, "a stall below the node time-out led to a failover")
+
+
+@fault("F10", "a replica told to take over, five times", back_within_s=1.0)
+async def failovers(scene: Scene) -> None:
+    async with scene.selling():
+        masters = await scene.stage.masters()
+        pairs = [(master, await scene.stage.replica_of(master)) for master in masters]
+        for number in range(FAILOVERS):
+            # In turn: a node that has taken over before, some seconds ago, may count its old votes
+            # (Redis 7.0) and is then overruled.
+            round_, pair = divmod(number, len(pairs))
+            replica = pairs[pair][1 - round_]
+            await replica.call("CLUSTER", "FAILOVER")
+            scene.broke()
+            await scene.until(replica.is_master, "the replica takes over")
+            await scene.stage.until_settled()
+            await scene.expect_back()
+
+
+@fault("F12", "slots move away and back under load, three times")
+async def slots_move(scene: Scene) -> None:
+    async with scene.selling() as buyers:
+        donor, receiver = (await scene.stage.masters())[:2]
+        for _ in range(SLOT_ROUNDS):
+            moving = await slots_of_product(scene, donor)
+            for slot in moving:
+                await move_slot(scene.stage, slot, donor, receiver)
+            await buyers.flows(100)
+            for slot in moving:
+                await move_slot(scene.stage, slot, receiver, donor)
+            await buyers.flows(100)
+        scene.broke()
+
+
+@fault("F14", "scripts forgotten every 200 ms, also at a failover", back_within_s=1.0)
+async def scripts_flushed(scene: Scene) -> None:
+    async with scene.selling() as buyers:
+        begun = len(buyers.record.tries)
+        await _flush_scripts(scene)
+        odd = [each for each in buyers.record.tries[begun:] if each.outcome in PASSING]
+        scene.expect(not odd, f"{len(odd)} calls noticed, the first: {odd[:1]}")
+        replica = await scene.stage.replica_of(await scene.stage.a_master())
+        await replica.call("CLUSTER", "FAILOVER")
+        scene.broke()
+        await _flush_scripts(scene)
+
+
+async def _flush_scripts(scene: Scene) -> None:
+    for _ in range(FLUSHES):
+        await scene.stage.on_nodes("SCRIPT", "FLUSH", "SYNC")
+        await asyncio.sleep(FLUSH_EVERY_S)
+
+
+@fault("F15", "FLUSHALL on a master in the middle of the sale", back_within_s=10.0)
+async def master_emptied(scene: Scene) -> None:
+    async with scene.selling():
+        victim = await scene.stage.a_master()
+        elsewhere = await scene.shards_elsewhere(victim)
+        since_s = scene.broke()
+        await victim.call("FLUSHALL")
+    scene.expect_selling(elsewhere, since_s)
+
+
+@fault("F17", "a master's memory is full")
+async def memory_full(scene: Scene) -> None:
+    async with scene.selling() as buyers:
+        victim = await scene.stage.a_master()
+        elsewhere = await scene.shards_elsewhere(victim)
+        held = await buyers.held_orders(20)
+        since_s = scene.broke()
+        await victim.call("CONFIG", "SET", "maxmemory", 1)
+        outcomes = [await buyers.ask_order(order_id, "release") for order_id in held]
+        await buyers.flows()
+        await victim.call("CONFIG", "SET", "maxmemory", "1gb")
+        scene.expect_selling(elsewhere, since_s)
+        scene.broke()
+    given_back = outcomes.count(Outcome.RELEASED)
+    scene.expect(given_back == len(held), f"{given_back} of {len(held)} holds were released")
+
+
+@fault("F18", "a master's disk is full")
+async def disk_full(scene: Scene) -> None:
+    async with scene.selling() as buyers:
+        victim = await scene.stage.a_master()
+        elsewhere = await scene.shards_elsewhere(victim)
+        since_s = scene.broke()
+        _let_files_grow(victim, at_most_bytes=_log_bytes(victim))
+        await scene.until(lambda: _cannot_write(victim), "its log cannot be written")
+        await buyers.flows(600)
+        _let_files_grow(victim, at_most_bytes=resource.RLIM_INFINITY)
+        scene.expect_selling(elsewhere, since_s)
+        scene.broke()
+
+
+def _let_files_grow(node: RedisNode, *, at_most_bytes: int) -> None:
+    """A write beyond that fails, as on a full disk: the leash has the signal for it ignored."""
+    limits = (at_most_bytes, resource.RLIM_INFINITY)
+    resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, limits)
+
+
+def _log_bytes(node: RedisNode) -> int:
+    """Of its append-only log."""
+    return max(each.stat().st_size for each in node.directory.rglob("*.incr.aof"))
+
+
+async def _cannot_write(node: RedisNode) -> bool:
+    return str((await node.call("INFO", "persistence"))["aof_last_write_status"]) != "ok"
+
+
+@fault("F19", "a master without its replica for ten seconds")
+async def no_replica(scene: Scene) -> None:
+    async with scene.selling():
+        master = await scene.stage.a_master()
+        replica = await scene.stage.replica_of(master)
+        elsewhere = await scene.shards_elsewhere(master)
+        since_s = scene.broke()
+        scene.stage.kill_node(replica)
+        await _without_acknowledgements(master)
+        first = len(scene.buyers.record.tries)
+        await asyncio.sleep(WITHOUT_REPLICA_S)
+        told = scene.buyers.record.tries[first:]
+        scene.expect_selling(elsewhere, since_s)
+        unreplicated = await scene.accepted_at(master, told)
+        scene.expect(not unreplicated, f"I2: {unreplicated} were acknowledged without a replica")
+        await scene.stage.start_node(replica)
+        with suppress(RedisError):
+            await scene.until(replica.settled, "the replica follows")
+        scene.broke()
+
+
+async def _without_acknowledgements(master: RedisNode) -> None:
+    """Until it knows that nobody follows, and what was under way is over."""
+    while int((await master.call("INFO", "replication"))["connected_slaves"]):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(1.0)

@@ -1,0 +1,36 @@
+"""What processes use, from /proc."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_RESIDENT = 1  # a field of /proc/PID/statm, counted in pages
+
+
+def resident_bytes_each(pids: Iterable[int]) -> dict[int, int]:
+    """Memory by process."""
+    return {pid: _resident_bytes(pid) for pid in pids}
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Memory that these processes have together; one that has ended has none."""
+    return sum(map(_resident_bytes, pids))
+
+
+def descriptors(pids: Iterable[int]) -> int:
+    """Files and sockets that these processes have open together."""
+    return sum(map(_descriptors, pids))
+
+
+def _resident_bytes(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[_RESIDENT]) * PAGE_BYTES
+    return 0
+
+
+def _descriptors(pid: int) -> int:
+    with suppress(OSError):
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return 0
