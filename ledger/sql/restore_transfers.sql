@@ -1,0 +1,1 @@
+SELECT product_id, peer, is_out, number, open_units FROM shard_transfer WHERE partition_id = %s
