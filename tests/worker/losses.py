@@ -1,4 +1,4 @@
-"""What a node can lose, done to single partitions: the other tests of the session have theirs on the same nodes."""
+"""What a node can lose, done to single partitions: other tests have theirs on the same nodes."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -39,11 +39,7 @@ async def dump(world: World, partition: int) -> Dump:
 
 
 async def set_back(world: World, partition: int, to: Dump) -> None:
-    """As a restart with an old snapshot does: in one step, since nobody sees a node in the middle of it."""
-    await empty_and_restore(world, partition, to)
-
-
-async def empty_and_restore(world: World, partition: int, to: Dump) -> None:
+    """As a restart with an old snapshot does; in one step, since nobody sees a node in the middle."""
     source = (
         "redis.call('DEL', unpack(KEYS)) "
         "for i = 1, #ARGV do redis.call('RESTORE', KEYS[i], 0, ARGV[i]) end return 'OK'"

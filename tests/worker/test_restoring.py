@@ -1,18 +1,20 @@
 """Partitions whose node has lost something are given the ledger's state, and open by themselves."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from sharding.ordering import Orders
 from sharding.outcomes import Answer, Deduction, Outcome
-from tests.ledger.conftest import fetch
 from tests.ledger.streams import fresh_request_ids
 from tests.waiting import eventually
-from tests.worker.audits import audit, shards_of
+from tests.worker.audits import audit
+from tests.worker.busy import Busy, Memory, busy_world, remembered
 from tests.worker.conftest import WorkerProcess, World, working
-from tests.worker.losses import EVERYWHERE, all_restored, empty, fields_of, generations
+from tests.worker.losses import EVERYWHERE, all_restored, empty, generations
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +24,18 @@ async def worker(
     log: Path = tmp_path_factory.mktemp("restoring") / "worker.log"
     async with working(world, log) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+async def orders(world: World) -> AsyncIterator[Orders]:
+    made = Orders(world.stock, world.cluster, grace_s=0)
+    yield made
+    await made.drain()
+
+
+@pytest.fixture(scope="module")
+async def busy(world: World, worker: WorkerProcess, orders: Orders) -> Busy:
+    return await busy_world(world, orders)
 
 
 async def sell(world: World, product: int, ids: list[str]) -> list[Answer]:
@@ -45,19 +59,46 @@ async def assert_balanced(world: World, product: int) -> None:
     assert reading.ledger.in_transit == 0
 
 
-async def test_an_emptied_cluster_sells_on_with_what_the_ledger_knows(
-    world: World, worker: WorkerProcess
-) -> None:
-    product = await world.on_sale(100)
-    ids = fresh_request_ids(40)
-    first = await sell(world, product, ids)
-    await eventually(lambda: world.is_sold(product, 40))
+async def lose_everything(world: World) -> None:
     before = await generations(world, EVERYWHERE)
     await empty(world, EVERYWHERE)
     await all_restored(world, before)
-    repeated = await sell(world, product, ids)
-    assert [answer.replayed for answer in repeated] == [True] * 40
-    assert [answer._replace(replayed=False) for answer in repeated] == first
+
+
+async def assert_remembered(world: World, before: Mapping[int, Memory]) -> None:
+    """What orders came to is told to their lines once more first; nobody had noted that they know."""
+    with contextlib.suppress(AssertionError):
+        await eventually(lambda: _are_equal(world, before), within_s=5)
+    after = await remembered(world, before)
+    for partition, memory in before.items():
+        assert after[partition] == memory, partition
+
+
+async def _are_equal(world: World, before: Mapping[int, Memory]) -> bool:
+    return await remembered(world, before) == before
+
+
+async def test_an_emptied_cluster_knows_all_that_it_knew(world: World, busy: Busy) -> None:
+    before = await remembered(world)
+    await lose_everything(world)
+    await assert_remembered(world, before)
+
+
+async def test_what_was_accepted_is_replayed_after_a_loss(world: World, busy: Busy) -> None:
+    first = await world.stock.deduct(busy.requests)
+    await lose_everything(world)
+    again = await world.stock.deduct(busy.requests)
+    assert {answer.replayed for answer in again} == {True}
+    assert again == first
+
+
+async def test_an_emptied_cluster_sells_on_to_the_last_unit(
+    world: World, worker: WorkerProcess
+) -> None:
+    product = await world.on_sale(100)
+    await sell(world, product, fresh_request_ids(40))
+    await eventually(lambda: world.is_sold(product, 40))
+    await lose_everything(world)
     await sell_out(world, product, left=60)
     await eventually(lambda: world.is_sold(product, 100))
     await assert_balanced(world, product)
