@@ -107,8 +107,21 @@ class Opener:
             self._begin_to_restore(partition, head, issued, error)
             return head
         self._refusals.pop(partition, None)
-        log.info("partition opened", partition=partition, reason=head.reason)
+        self._note_opened(partition, head, opened)
         return opened
+
+    def _note_opened(self, partition: int, head: PartitionHead, opened: PartitionHead) -> None:
+        """The ledger lacks nothing, but somebody may have seen more than the node has."""
+        lost = self._known(partition, head) - (opened.number - 1)
+        if lost > 0:
+            self._metrics.events_lost.inc(lost)
+            log.error("partition opened without its last events", partition=partition, lost=lost)
+        log.info("partition opened", partition=partition, reason=head.reason)
+
+    def _known(self, partition: int, head: PartitionHead) -> int:
+        """Number of the last event that this worker has ever seen of a partition."""
+        seen = self._partitions.seen(partition).number
+        return max(head.number, seen, self._numbers.get(partition, 0))
 
     async def _issued(self, partition: int, head: PartitionHead) -> "_Issued":
         """A generation for one attempt, and what each MySQL server has applied.
@@ -130,11 +143,10 @@ class Opener:
     def _begin_to_restore(
         self, partition: int, head: PartitionHead, issued: "_Issued", why: NotOpenableError
     ) -> None:
-        seen = self._partitions.seen(partition).number
         case = Case(
             partition,
             attempt=issued.generation,
-            number=max(head.number, seen, self._numbers.get(partition, 0)),
+            number=self._known(partition, head),
             is_behind=why.is_behind,
             why=str(why),
         )

@@ -19,7 +19,15 @@ from tests.worker.conftest import PARTITIONS, World
 from tests.worker.losses import EVERYWHERE, keys_of
 
 HOLD_S = 600
-SETTLED = ("moves", "repaired", "transfers_from", "visited", "since_ms", "next_shards", "gathering_until_ms")
+SETTLED = (
+    "moves",
+    "repaired",
+    "transfers_from",
+    "visited",
+    "since_ms",
+    "next_shards",
+    "gathering_until_ms",
+)
 """Fields that a restoration has words of its own for, or that last a moment."""
 
 
