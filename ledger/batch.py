@@ -188,10 +188,13 @@ class TransferSide(NamedTuple):
 
 
 class TransferNote(NamedTuple):
-    """The last transfer that a side knows of, and its units while they have not arrived."""
+    """The last transfer that a side knows of, its units while they have not arrived, and the units of
+    all its transfers of an epoch."""
 
-    number: int
-    open_units: int
+    number: int = 0
+    open_units: int = 0
+    epoch: int = 0
+    moved: int = 0
 
 
 class Refusal(NamedTuple):

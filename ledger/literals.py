@@ -135,9 +135,9 @@ def decision_row(key: HoldKey, decision: str) -> bytes:
 
 
 def transfer_note_row(note: TransferSide, last: TransferNote) -> bytes:
-    """One row in the columns of transfer_note.sql."""
+    """One row in the columns of transfer_note.sql and transfer_correct.sql."""
     partition, product_id, peer, is_out = note
-    return b"(%d,%d,%d,%d,%d,%d)" % (partition, product_id, peer, is_out, *last)
+    return b"(%d,%d,%d,%d,%d,%d,%d,%d)" % (partition, product_id, peer, is_out, *last)
 
 
 def refusal_row(refusal: Refusal) -> bytes:

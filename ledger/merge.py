@@ -473,8 +473,12 @@ def _note_parting(change: ShardChange, event_id: EventId, counts: Counts) -> Non
 def _follow_transfer(batch: LedgerBatch, partition: int, event: Event) -> None:
     """Most transfers begin and end within one batch and leave no trace but their number."""
     side = TransferSide(partition, event.product_id, event.peer, is_out=event.kind is not Kind.PUT)
+    before = batch.transfers.get(side, TransferNote())
+    moved = before.moved if before.epoch == event.epoch else 0
     open_units = event.quantity if event.kind is Kind.TAKE else 0
-    batch.transfers[side] = TransferNote(event.transfer, open_units)
+    batch.transfers[side] = TransferNote(
+        event.transfer, open_units, event.epoch, moved + event.quantity
+    )
     if event.kind is Kind.PUT:
         return
     key = TransferKey(event.product_id, partition, event.peer, event.transfer)

@@ -1,13 +1,13 @@
 """What the ledger knows of one partition: enough to give it to a node that has lost it."""
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from msgpack import unpackb
 
 from ledger import literals
-from ledger.batch import Move
+from ledger.batch import Move, TransferNote, TransferSide
 from ledger.database import Database, Row, Transaction
 from ledger.errors import CheckpointMovedError
 from ledger.outbox import RETURNED
@@ -29,6 +29,17 @@ PRODUCTS_AT_ONCE = 500
 STATEMENT_BYTES_MAX = 4 << 20
 
 
+class Correction(NamedTuple):
+    """Transfers that one side has lost and the other one knows of."""
+
+    side: TransferSide
+    """The one that has lost them."""
+    note: TransferNote
+    """What it is to know."""
+    units: int
+    """That come in here by that; below zero: that leave."""
+
+
 class Released(NamedTuple):
     """Units that have left a product's buffer in an epoch."""
 
@@ -46,6 +57,8 @@ class PartitionState:
     """Number of the event by which a product's shard came to its epoch."""
     bases: list[int] = field(default_factory=list)
     """Products whose base this is."""
+    corrections: list[Correction] = field(default_factory=list)
+    """What the shards' counts have beyond the ledger's."""
     unloaded: list[int] = field(default_factory=list)
     """Products on sale of which the load, or the opening, of the shard here was lost."""
     untold: list[int] = field(default_factory=list)
@@ -125,10 +138,9 @@ class PartitionStates:
         self,
         partition: int,
         *,
-        start: Checkpoint,
+        state: PartitionState,
         opened: Entry,
         notes: Collection[Note],
-        bases: Collection[int],
     ) -> None:
         """Take the partition's next opening for applied, so that nothing from before it is any more.
 
@@ -136,11 +148,13 @@ class PartitionStates:
         """
 
         async def run(transaction: Transaction) -> None:
+            start = state.checkpoint
             if not await _is_settled(transaction, partition, start, opened):
                 await _settle(transaction, partition, start, opened)
                 await _note(transaction, partition, opened.id, notes)
+                await _correct(transaction, state.corrections)
                 await transaction.execute(statement("undo_again"), (partition, RETURNED))
-                for piece in _pieces(sorted(bases)):
+                for piece in _pieces(sorted(state.bases)):
                     await transaction.execute(
                         placeholders("layout_change_again", len(piece)), piece
                     )
@@ -204,12 +218,18 @@ class _Row(NamedTuple):
         return self.status in (State.OPEN, State.LOADING)
 
 
+Sides = dict[int, dict[tuple[int, bool], TransferNote]]
+"""By product, and by the other shard's partition and whether the side is the one that gives."""
+
+
 @dataclass(slots=True)
 class _Facts:
     """What is read beside a partition's shards; by product."""
 
     checkpoint: Checkpoint = NOTHING_APPLIED
-    transfers: dict[int, dict[int, Transfers]] = field(default_factory=dict)
+    own: Sides = field(default_factory=dict)
+    peers: Sides = field(default_factory=dict)
+    """What the other shards know of transfers from here and to here; the sides are theirs."""
     repairs: dict[int, int] = field(default_factory=dict)
     partitions: dict[int, set[int]] = field(default_factory=dict)
     """Those with a shard of the product's epoch."""
@@ -222,16 +242,8 @@ class _Facts:
 
 async def _facts(transaction: Transaction, partition: int, rows: Sequence[_Row]) -> _Facts:
     facts = _Facts(await _checkpoint(transaction, partition))
-    for product_id, peer, is_out, number, units in await transaction.rows(
-        statement("restore_transfers"), (partition,)
-    ):
-        of_product = facts.transfers.setdefault(product_id, {})
-        known = of_product.get(peer, Transfers())
-        of_product[peer] = (
-            known._replace(last_out=number, open_units=units)
-            if is_out
-            else known._replace(last_in=number)
-        )
+    facts.own = await _sides(transaction, "restore_transfers", partition)
+    facts.peers = await _sides(transaction, "restore_peers", partition)
     for product_id, last in await transaction.rows(statement("restore_repairs"), (partition,)):
         facts.repairs[product_id] = int(last)
     facts.unmade = await transaction.rows(statement("restore_unmade"))
@@ -247,6 +259,13 @@ async def _facts(transaction: Transaction, partition: int, rows: Sequence[_Row])
     return facts
 
 
+async def _sides(transaction: Transaction, name: str, partition: int) -> Sides:
+    found: Sides = {}
+    for product_id, other, is_out, *note in await transaction.rows(statement(name), (partition,)):
+        found.setdefault(product_id, {})[other, bool(is_out)] = TransferNote(*note)
+    return found
+
+
 async def _checkpoint(transaction: Transaction, partition: int) -> Checkpoint:
     row = await transaction.row(placeholders("checkpoint_some", 1), (partition,))
     if row is None:
@@ -259,7 +278,9 @@ def _state(rows: Sequence[_Row], facts: _Facts, partition: int, partitions: int)
     state = PartitionState()
     for row in rows:
         product_id = row.product_id
-        state.shards.append(_shard(row, facts, partitions))
+        corrections = list(_corrections(row, partition, facts))
+        state.corrections += corrections
+        state.shards.append(_shard(row, facts, corrections, partitions))
         state.began[product_id] = row.began
         is_base = base_partition(product_id, partitions) == partition
         if is_base:
@@ -282,14 +303,53 @@ def _state(rows: Sequence[_Row], facts: _Facts, partition: int, partitions: int)
     return state
 
 
-def _shard(row: _Row, facts: _Facts, partitions: int) -> ShardState:
+def _corrections(row: _Row, partition: int, facts: _Facts) -> Iterator[Correction]:
+    """Transfers that the other side has carried out and this one has forgotten.
+
+    Units that left for it and are not here any more were sold twice: then the difference is left to be
+    seen.
+    """
+    own, available = facts.own.get(row.product_id, {}), row.available
+    for (peer, peer_gives), theirs in facts.peers.get(row.product_id, {}).items():
+        ours = own.get((peer, not peer_gives), TransferNote())
+        # Of a transfer that the giver believes open, nobody knows whether it has arrived.
+        last = theirs.number - bool(theirs.open_units)
+        if theirs.epoch != row.epoch or last <= ours.number:
+            continue
+        known = ours.moved if ours.epoch == row.epoch else 0
+        moved = theirs.moved - theirs.open_units
+        units = moved - known if peer_gives else known - moved
+        if available + units >= 0:
+            available += units
+            side = TransferSide(partition, row.product_id, peer, is_out=not peer_gives)
+            yield Correction(side, TransferNote(last, 0, row.epoch, moved), units)
+
+
+def _transfers(
+    own: Mapping[tuple[int, bool], TransferNote], corrections: Sequence[Correction]
+) -> dict[int, Transfers]:
+    known = {**own, **{(each.side.peer, each.side.is_out): each.note for each in corrections}}
+    found: dict[int, Transfers] = {}
+    for (peer, is_out), note in known.items():
+        before = found.get(peer, Transfers())
+        found[peer] = (
+            before._replace(last_out=note.number, open_units=note.open_units)
+            if is_out
+            else before._replace(last_in=note.number)
+        )
+    return found
+
+
+def _shard(
+    row: _Row, facts: _Facts, corrections: Sequence[Correction], partitions: int
+) -> ShardState:
     return ShardState(
         product_id=row.product_id,
         epoch=row.epoch,
         layout_version=row.layout_version,
         state=row.state,
         serves=bool(row.serves),
-        available=row.available,
+        available=row.available + sum(each.units for each in corrections),
         held=row.held,
         sold=row.sold,
         loaded=row.loaded,
@@ -297,7 +357,7 @@ def _shard(row: _Row, facts: _Facts, partitions: int) -> ShardState:
         max_per_user=row.max_per_user,
         repaired=facts.repairs.get(row.product_id, 0),
         freeze=Freeze(row.freeze_version, frozen=bool(row.frozen)),
-        transfers=facts.transfers.get(row.product_id, {}),
+        transfers=_transfers(facts.own.get(row.product_id, {}), corrections),
         listing=_listing(row, facts, partitions),
     )
 
@@ -364,6 +424,15 @@ async def _settle(
     moved = literals.checkpoint_row(Move(partition, start.id, checkpoint_at(opened)))
     await transaction.bulk(with_rows("checkpoint_move", [moved.encode()]))
     await transaction.bulk(with_rows("raw_event_insert", [literals.raw_row(partition, opened)]))
+
+
+async def _correct(transaction: Transaction, corrections: Sequence[Correction]) -> None:
+    for each in corrections:
+        values = (each.units, each.units, each.side.product_id, each.side.partition)
+        await transaction.execute(statement("shard_correct"), values)
+    if corrections:
+        rows = [literals.transfer_note_row(each.side, each.note) for each in corrections]
+        await transaction.bulk(with_rows("transfer_correct", rows))
 
 
 async def _note(

@@ -134,10 +134,9 @@ class Restorer:
         for server, state in zip(self._states.all, states, strict=True):
             await server.settle(
                 partition,
-                start=state.checkpoint,
+                state=state,
                 opened=opened,
                 notes=work.notes(state, lost=lost),
-                bases=state.bases,
             )
         self._failpoints.hit("worker.after_settle")
         await self._restoring.reopen(partition, shut, opened)
