@@ -10,6 +10,7 @@ from ledger import literals
 from ledger.batch import Move, TransferNote, TransferSide
 from ledger.database import Database, Row, Transaction
 from ledger.errors import CheckpointMovedError
+from ledger.layouts import ChangeState
 from ledger.outbox import RETURNED
 from ledger.products import JournalKind, JournalType
 from ledger.statements import placeholders, statement, with_rows
@@ -92,9 +93,9 @@ class PartitionStates:
         async def run(transaction: Transaction) -> PartitionState:
             await transaction.rows(placeholders("checkpoint_lock", 1), (partition,))
             rows = await transaction.rows(statement("restore_shards"), (partition,))
-            found = [_Row(*row) for row in rows]
+            found = [KnownShard(*row) for row in rows]
             facts = await _facts(transaction, partition, found)
-            state = _state(found, facts, partition, self._partitions)
+            state = state_of(found, facts, partition, self._partitions)
             state.checkpoint = facts.checkpoint
             state.unloaded += self._here(partition, facts.unmade, state.ids)
             return state
@@ -187,8 +188,8 @@ class PartitionStates:
         return await self._database.transaction(run)
 
 
-class _Row(NamedTuple):
-    """One row of restore_shards.sql."""
+class KnownShard(NamedTuple):
+    """A shard and its product as their rows have them; the columns of restore_shards.sql."""
 
     product_id: int
     epoch: int
@@ -215,6 +216,7 @@ class _Row(NamedTuple):
 
     @property
     def is_on_sale(self) -> bool:
+        """Whether it is, or is about to be."""
         return self.status in (State.OPEN, State.LOADING)
 
 
@@ -222,9 +224,17 @@ Sides = dict[int, dict[tuple[int, bool], TransferNote]]
 """By product, and by the other shard's partition and whether the side is the one that gives."""
 
 
+class NextLayout(NamedTuple):
+    """A change of a product's shard count."""
+
+    version: int
+    shards: int
+    state: str
+
+
 @dataclass(slots=True)
-class _Facts:
-    """What is read beside a partition's shards; by product."""
+class Facts:
+    """What is known beside a partition's shards; by product."""
 
     checkpoint: Checkpoint = NOTHING_APPLIED
     own: Sides = field(default_factory=dict)
@@ -235,13 +245,17 @@ class _Facts:
     """Those with a shard of the product's epoch."""
     sold: dict[int, int] = field(default_factory=dict)
     """Units of the shards' epoch."""
+    newest_layout: dict[int, int] = field(default_factory=dict)
+    """The latest version that one of them has heard of."""
+    changes: dict[int, NextLayout] = field(default_factory=dict)
+    """The last change of a shard count that is not in force as far as is known."""
     resharded: set[int] = field(default_factory=set)
     """Products whose layout is not the one that they were loaded with."""
     unmade: Sequence[Row] = ()
 
 
-async def _facts(transaction: Transaction, partition: int, rows: Sequence[_Row]) -> _Facts:
-    facts = _Facts(await _checkpoint(transaction, partition))
+async def _facts(transaction: Transaction, partition: int, rows: Sequence[KnownShard]) -> Facts:
+    facts = Facts(await _checkpoint(transaction, partition))
     facts.own = await _sides(transaction, "restore_transfers", partition)
     facts.peers = await _sides(transaction, "restore_peers", partition)
     for product_id, last in await transaction.rows(statement("restore_repairs"), (partition,)):
@@ -250,12 +264,17 @@ async def _facts(transaction: Transaction, partition: int, rows: Sequence[_Row])
     epochs = {row.product_id: row.product_epoch for row in rows}
     for piece in _pieces(sorted(epochs)):
         sql = placeholders("restore_siblings", len(piece))
-        for product_id, sibling, epoch, sold in await transaction.rows(sql, piece):
+        for product_id, sibling, epoch, sold, layout in await transaction.rows(sql, piece):
             if epoch == epochs[product_id]:
+                newest = facts.newest_layout
+                newest[product_id] = max(newest.get(product_id, 0), layout)
                 facts.partitions.setdefault(product_id, set()).add(sibling)
                 facts.sold[product_id] = facts.sold.get(product_id, 0) + sold
         sql = placeholders("restore_resharded", len(piece))
         facts.resharded |= {found for (found,) in await transaction.rows(sql, piece)}
+        sql = placeholders("restore_changes", len(piece))
+        for product_id, *change in await transaction.rows(sql, piece):
+            facts.changes[product_id] = NextLayout(*change)
     return facts
 
 
@@ -274,7 +293,10 @@ async def _checkpoint(transaction: Transaction, partition: int) -> Checkpoint:
     return Checkpoint(EventId(generation, number), known_by)
 
 
-def _state(rows: Sequence[_Row], facts: _Facts, partition: int, partitions: int) -> PartitionState:
+def state_of(
+    rows: Sequence[KnownShard], facts: Facts, partition: int, partitions: int
+) -> PartitionState:
+    """A partition's shards as they are to be restored. Pure; without the checkpoint."""
     state = PartitionState()
     for row in rows:
         product_id = row.product_id
@@ -303,7 +325,7 @@ def _state(rows: Sequence[_Row], facts: _Facts, partition: int, partitions: int)
     return state
 
 
-def _corrections(row: _Row, partition: int, facts: _Facts) -> Iterator[Correction]:
+def _corrections(row: KnownShard, partition: int, facts: Facts) -> Iterator[Correction]:
     """Transfers that the other side has carried out and this one has forgotten.
 
     Units that left for it and are not here any more were sold twice: then the difference is left to be
@@ -341,7 +363,7 @@ def _transfers(
 
 
 def _shard(
-    row: _Row, facts: _Facts, corrections: Sequence[Correction], partitions: int
+    row: KnownShard, facts: Facts, corrections: Sequence[Correction], partitions: int
 ) -> ShardState:
     return ShardState(
         product_id=row.product_id,
@@ -362,8 +384,8 @@ def _shard(
     )
 
 
-def _listing(row: _Row, facts: _Facts, partitions: int) -> dict[str, int | str]:
-    """As a load writes it. `given_up` is not known: a change that was may be tried once more."""
+def _listing(row: KnownShard, facts: Facts, partitions: int) -> dict[str, int | str]:
+    """As a load writes it."""
     # When it was closed, the product's row took over what its shards had sold.
     is_over = row.status == State.CLOSED
     sold = facts.sold.get(row.product_id, 0) if is_over else 0
@@ -376,11 +398,22 @@ def _listing(row: _Row, facts: _Facts, partitions: int) -> dict[str, int | str]:
         "buffer": row.buffer,
         "sold_before": row.sold_before - sold,
         "max_per_user": row.max_per_user,
-        "next_layout": 0,
+        **_coming(row, facts),
     }
 
 
-def _earlier(row: _Row, facts: _Facts, partitions: int) -> str:
+def _coming(row: KnownShard, facts: Facts) -> dict[str, int | str]:
+    """A change that is under way may have come to shards; one that was given up before has not."""
+    change = facts.changes.get(row.product_id)
+    if change is None:
+        return {"next_layout": 0}
+    is_begun = facts.newest_layout.get(row.product_id, 0) >= change.version
+    if change.state == ChangeState.ROLLED_BACK and not is_begun:
+        return {"next_layout": 0, "given_up": change.version}
+    return {"next_layout": change.version, "next_shards": change.shards}
+
+
+def _earlier(row: KnownShard, facts: Facts, partitions: int) -> str:
     """Former shard counts of this epoch: those of which it has shards that its layout does not have."""
 
     def places(shards: int) -> set[int]:

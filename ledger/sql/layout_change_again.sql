@@ -4,3 +4,8 @@ SET decided.state = 'wanted'
 WHERE decided.product_id IN ({values})
     AND decided.version > product.layout_version
     AND decided.state IN ('active', 'done', 'rolled_back')
+    AND EXISTS (
+        SELECT 1
+        FROM shard_stock AS shard
+        WHERE shard.product_id = decided.product_id AND shard.layout_version >= decided.version
+    )
