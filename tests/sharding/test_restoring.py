@@ -14,8 +14,18 @@ from sharding.memories import Memory, What
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Deduction, Outcome
 from sharding.partitions import NOTHING_APPLIED, Partitions
+from sharding.placement import Layout
 from sharding.plans import NEVER_FROZEN
-from sharding.restoring import Found, Restoring, ShardState, Shut, checkpoint_at, opened_entry
+from sharding.restoring import (
+    Found,
+    Restoring,
+    ShardState,
+    Shut,
+    Transfers,
+    checkpoint_at,
+    opened_entry,
+)
+from sharding.shards import Shards
 from sharding.stock import Stock
 from tests.sharding.conftest import entries_of, plan_for, settings_for
 
@@ -193,3 +203,24 @@ async def test_a_restored_shard_sells_what_it_was_given_and_replays_what_it_was_
         (Outcome.DEDUCTED, False, 0),
         (Outcome.INSUFFICIENT_STOCK, False, 0),
     ]
+
+
+async def test_a_restored_donor_uses_no_number_twice(
+    lonely: Cluster, partitions: Partitions, restoring: Restoring
+) -> None:
+    """Of the takes that were lost the receiver may know."""
+    product = next(_product_ids)
+    shards = Shards(lonely, product, Layout(1, 2))
+    donor, receiver = shards.partitions
+    if not (await partitions.head(donor)).is_open:
+        await partitions.open(donor, [NOTHING_APPLIED], opening=1)
+    attempt = (await partitions.head(donor)).generation + 1
+    shut = await restoring.shut(donor, attempt=attempt, number=0, forgets=True)
+    known = shard(product, transfers={receiver: Transfers(last_out=4)})
+    await restoring.refill(donor, attempt, known, forgets=True)
+    await restoring.reopen(donor, shut, opened_entry(shut, AT_MS))
+    next_number = (await shards.read(donor)).next_number(receiver)
+    assert next_number > 5
+    for number, word in ((5, "past"), (next_number, "taken")):
+        taken = await shards.take(donor, receiver=receiver, number=number, quantity=1)
+        assert taken.word == word
