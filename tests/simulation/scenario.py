@@ -71,6 +71,8 @@ KNOWN_ASKED_AGAIN = 10
 """Requests that are asked again at the end though their outcome is known."""
 LOSSY = 0.5
 """How many simulations have replicas that lack what they have not confirmed."""
+CATCH_UPS_MAX = 5
+"""Attempts to find a moment at which the ledger has all events of a node."""
 EPOCHS_AWAY = 1_000
 """So many loads no product has."""
 SOLD_OUT_WITHIN = 60
@@ -463,7 +465,7 @@ async def lose_what_the_ledger_has(shop: Shop) -> None:
 
 async def _have_caught_up(shop: Shop, partitions: Sequence[int]) -> bool:
     """Whether the ledger has everything of these partitions now; the last one is awaited first."""
-    for _ in range(TRIES_MAX):
+    for _ in range(CATCH_UPS_MAX):
         for partition in partitions:
             await catch_up(shop, partition)
         if not any(has_news(shop, partition) for partition in partitions):
