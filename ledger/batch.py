@@ -85,6 +85,10 @@ class ShardChange:
     in_transit: int = 0
     released: int = 0
     """Units of the buffer that arrived."""
+    serves: int = -1
+    """1 or 0; -1: as it was."""
+    began: int = 0
+    """Of a reset: the number of its event."""
     state: str = ""
     """Empty: as it was."""
     last_event: EventId = BEFORE_ALL
@@ -170,6 +174,27 @@ class Hold(NamedTuple):
     user_id: int
     quantity: int
     at_ms: int
+    decision: str = ""
+    """The order's record, of its first line."""
+
+
+class TransferSide(NamedTuple):
+    """One of the two shards of their transfers in one direction: that which gives where `is_out`."""
+
+    partition: int
+    product_id: int
+    peer: int
+    is_out: bool
+
+
+class TransferNote(NamedTuple):
+    """The last transfer that a side knows of, its units while they have not arrived, and the units of
+    all its transfers of an epoch."""
+
+    number: int = 0
+    open_units: int = 0
+    epoch: int = 0
+    moved: int = 0
 
 
 class Refusal(NamedTuple):
@@ -228,6 +253,9 @@ class LedgerBatch:
     """Holds that were begun and not ended."""
     freed: list[HoldKey] = field(default_factory=list)
     """Holds that were ended and had been begun before the batch."""
+    decisions: dict[HoldKey, str] = field(default_factory=dict)
+    """New records of orders whose first lines have been held since before the batch."""
+    transfers: dict[TransferSide, TransferNote] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
     """What must not be sold from the buffer either."""
     layouts: dict[int, NewLayout] = field(default_factory=dict)

@@ -209,6 +209,10 @@ async def _change_holds(transaction: Transaction, batch: LedgerBatch) -> None:
         await transaction.bulk(with_rows("hold_end", piece, UNION))
     held = (literals.hold_row(*held) for held in batch.held.items())
     await _insert_rows(transaction, "hold_insert", held)
+    decisions = [literals.decision_row(*decided) for decided in batch.decisions.items()]
+    for start in range(0, len(decisions), UNION_ROWS_MAX):
+        piece = decisions[start : start + UNION_ROWS_MAX]
+        await transaction.bulk(with_rows("hold_decision", piece, UNION))
 
 
 async def _change_outbox(transaction: Transaction, batch: LedgerBatch) -> list[Undone]:
@@ -222,6 +226,8 @@ async def _change_outbox(transaction: Transaction, batch: LedgerBatch) -> list[U
         piece = batch.ended[start : start + UNION_ROWS_MAX]
         ended = [literals.transfer_end_row(key).encode() for key in piece]
         await transaction.bulk(with_rows("transfer_end", ended, UNION))
+    notes = (literals.transfer_note_row(*note) for note in sorted(batch.transfers.items()))
+    await _insert_rows(transaction, "transfer_note", notes)
     for undone in batch.undone:
         await _note_return(transaction, undone)
     return [undone for undone in batch.undone if not await _end_undo(transaction, undone)]

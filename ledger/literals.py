@@ -15,6 +15,8 @@ from ledger.batch import (
     ShardChange,
     ShardKey,
     TransferKey,
+    TransferNote,
+    TransferSide,
 )
 from ledger.outbox import REMARK_CHARS_MAX, OutboxKind
 from ledger.products import JournalKind, JournalType
@@ -115,7 +117,7 @@ def hold_row(key: HoldKey, hold: Hold) -> bytes:
     """One row in the columns of hold_insert.sql."""
     return (
         f"({key.product_id},{key.partition},{text(key.request_id)},{hold.order_id},"
-        f"{hold.user_id},{hold.quantity},{instant(hold.at_ms)})"
+        f"{hold.user_id},{hold.quantity},{text(hold.decision)},{instant(hold.at_ms)})"
     ).encode()
 
 
@@ -125,6 +127,17 @@ def hold_end_row(key: HoldKey) -> bytes:
         f"SELECT {key.product_id} AS product_id, {key.partition} AS partition_id,"
         f" _ascii{text(key.request_id)} COLLATE ascii_bin AS request_id"
     ).encode()
+
+
+def decision_row(key: HoldKey, decision: str) -> bytes:
+    """One SELECT of the derived table in hold_decision.sql."""
+    return hold_end_row(key) + f", {text(decision)} AS decision".encode()
+
+
+def transfer_note_row(note: TransferSide, last: TransferNote) -> bytes:
+    """One row in the columns of transfer_note.sql and transfer_correct.sql."""
+    partition, product_id, peer, is_out = note
+    return b"(%d,%d,%d,%d,%d,%d,%d,%d)" % (partition, product_id, peer, is_out, *last)
 
 
 def refusal_row(refusal: Refusal) -> bytes:
@@ -137,7 +150,7 @@ def shard_reset_row(key: ShardKey, change: ShardChange) -> str:
     """One row in the columns of shard_reset.sql."""
     return (
         f"({key.product_id},{key.partition},{change.epoch},{change.layout_version},"
-        f"{text(change.state)})"
+        f"{text(change.state)},{change.began})"
     )
 
 
@@ -147,7 +160,7 @@ def shard_change_row(key: ShardKey, change: ShardChange) -> str:
         f"SELECT {key.product_id} AS product_id, {key.partition} AS partition_id,"
         f" {change.available} AS available, {change.held} AS held, {change.sold} AS sold,"
         f" {change.loaded} AS loaded, {change.in_transit} AS in_transit,"
-        f" {change.released} AS released,"
+        f" {change.released} AS released, {change.serves} AS serves,"
         f" {text(change.state)} AS state, {change.layout_version} AS layout_version,"
         f" {change.last_event.generation} AS generation,"
         f" {change.last_event.number} AS number"

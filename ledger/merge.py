@@ -24,6 +24,8 @@ from ledger.batch import (
     ShardChange,
     ShardKey,
     TransferKey,
+    TransferNote,
+    TransferSide,
     Undone,
 )
 from ledger.products import JournalKind
@@ -60,6 +62,7 @@ _WHY = {
     OrderState.REFUND_REQUIRED: "refund required",
 }
 """What an order's end is called in the journal."""
+UNDECIDED = (OrderState.PENDING, OrderState.HELD)
 _TOLD = {
     OrderState.EXPIRED: ServiceEventKind.ORDER_EXPIRED,
     OrderState.REFUND_REQUIRED: ServiceEventKind.REFUND_REQUIRED,
@@ -430,18 +433,22 @@ def _add_to_shard(batch: LedgerBatch, partition: int, event: Event) -> None:
         return
     key = ShardKey(event.product_id, partition)
     if event.kind is Kind.LOAD or event.joins:
-        batch.shards[key] = ShardChange(reset=True, epoch=event.epoch)
+        batch.shards[key] = ShardChange(
+            reset=True, epoch=event.epoch, serves=1, began=event.id.number
+        )
     change = batch.shards.setdefault(key, ShardChange())
     _add_units(change, event)
     change.layout_version = event.layout or change.layout_version
     change.state = event.state or change.state
+    if event.kind is Kind.LAYOUT:
+        change.serves = int(event.serves)
     change.epoch = change.epoch or event.epoch
     change.last_event = event.id
     change.counts = event.counts
     change.damaged = event.damaged
-    if event.kind in (Kind.TAKE, Kind.ACK):
+    if event.transfer:
         _follow_transfer(batch, partition, event)
-    if event.holds or event.ends:
+    if event.holds or event.ends or event.records:
         _add_units_of_orders(change, event)
         _follow_holds(batch, partition, event)
     _note_parting(change, event.id, event.counts)
@@ -464,7 +471,16 @@ def _note_parting(change: ShardChange, event_id: EventId, counts: Counts) -> Non
 
 
 def _follow_transfer(batch: LedgerBatch, partition: int, event: Event) -> None:
-    """Most transfers begin and end within one batch and leave no trace."""
+    """Most transfers begin and end within one batch and leave no trace but their number."""
+    side = TransferSide(partition, event.product_id, event.peer, is_out=event.kind is not Kind.PUT)
+    before = batch.transfers.get(side, TransferNote())
+    moved = before.moved if before.epoch == event.epoch else 0
+    open_units = event.quantity if event.kind is Kind.TAKE else 0
+    batch.transfers[side] = TransferNote(
+        event.transfer, open_units, event.epoch, moved + event.quantity
+    )
+    if event.kind is Kind.PUT:
+        return
     key = TransferKey(event.product_id, partition, event.peer, event.transfer)
     if event.kind is Kind.TAKE:
         batch.opened[key] = Opening(event.epoch, event.quantity, event.id)
@@ -479,8 +495,22 @@ def _follow_holds(batch: LedgerBatch, partition: int, event: Event) -> None:
         batch.held[key] = Hold(hold.order_id, hold.user_id, hold.quantity, event.at_ms)
     for end in event.ends:
         key = HoldKey(event.product_id, partition, end.request_id)
+        batch.decisions.pop(key, None)
         if batch.held.pop(key, None) is None:
             batch.freed.append(key)
+    for order_id, decision in event.records:
+        _follow_decision(batch, partition, event, order_id, decision)
+
+
+def _follow_decision(
+    batch: LedgerBatch, partition: int, event: Event, order_id: int, decision: str
+) -> None:
+    """What is decided about an order stands beside the hold of its first line, as long as that lasts."""
+    key = HoldKey(event.product_id, partition, request_id_of(order_id, event.product_id))
+    if hold := batch.held.get(key):
+        batch.held[key] = hold._replace(decision=decision)
+    elif decision[0] in UNDECIDED:
+        batch.decisions[key] = decision
 
 
 def _add_units(change: ShardChange, event: Event) -> None:

@@ -27,10 +27,15 @@ class Openings:
 
         async def run(transaction: Transaction) -> Opening:
             await transaction.execute(statement("opening_begin"), (above, partition))
-            row = await transaction.row(statement("opening_get"), (partition,))
-            assert row is not None
-            issued, generation, number, anchor = row
-            return Opening(int(issued), Checkpoint(EventId(generation, number), anchor))
+            return await _opening(transaction, partition)
+
+        return await self._database.transaction(run)
+
+    async def current(self, partition: int) -> Opening:
+        """The generation that was issued last, and the checkpoint."""
+
+        async def run(transaction: Transaction) -> Opening:
+            return await _opening(transaction, partition)
 
         return await self._database.transaction(run)
 
@@ -45,3 +50,10 @@ class Openings:
             return {each: int(issued) for each, issued in rows}
 
         return await self._database.transaction(run)
+
+
+async def _opening(transaction: Transaction, partition: int) -> Opening:
+    row = await transaction.row(statement("opening_get"), (partition,))
+    assert row is not None
+    issued, generation, number, anchor = row
+    return Opening(int(issued), Checkpoint(EventId(generation, number), anchor))

@@ -10,6 +10,8 @@ from ledger.statements import placeholders, statement
 from sharding.events import EventId
 
 REMARK_CHARS_MAX = 200
+RETURNED = "returned"
+"""The remark of an undo that was carried out and of which no event has told yet."""
 
 
 class OutboxKind(StrEnum):

@@ -45,6 +45,8 @@ class JournalKind(StrEnum):
     """The sale was stopped. Moves no units."""
     UNFREEZE = "unfreeze"
     """The sale was resumed. Moves no units."""
+    RESTORE = "restore"
+    """A shard was given the ledger's counts, because its node had lost something. Moves no units."""
 
 
 class JournalType(IntEnum):
@@ -64,6 +66,7 @@ class JournalType(IntEnum):
     BUFFER = 12
     FREEZE = 13
     UNFREEZE = 14
+    RESTORE = 15
 
 
 @dataclass(frozen=True, slots=True)

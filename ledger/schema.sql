@@ -51,7 +51,7 @@ CREATE TABLE product_inventory (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The journal: one row per operation. type: 1 reserve, 2 confirm, 3 release, 4 rollback, 5 deduct,
--- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release, 11 repair, 12 buffer, 13 freeze, 14 unfreeze. quantity is
+-- 6 restock, 7 remove, 8 layout, 9 refund, 10 force_release, 11 repair, 12 buffer, 13 freeze, 14 unfreeze, 15 restore. quantity is
 -- negative where units left the available stock, or the held ones for the sold ones. partition_id and the
 -- event id say which stream entry told of it; NULL and 0: it did not come by a stream. A rollback has those of
 -- the second effect that it brought back. actor: who asked for it, where somebody said so. available_after:
@@ -81,7 +81,8 @@ CREATE TABLE inventory_log (
 -- for other shards less those that came; over all shards of an epoch it adds up to what is on its way.
 -- loaded is signed, too: a shard may give back more than it was loaded with.
 -- released: units of the buffer that have arrived at the shard since the product was loaded; what
--- product_inventory has in released_stock beyond all of them is on its way.
+-- product_inventory has in released_stock beyond all of them is on its way. serves: it takes requests of its layout.
+-- began: number of the event by which it came to its epoch; 0: not known.
 CREATE TABLE shard_stock (
     product_id       BIGINT      NOT NULL,
     partition_id     SMALLINT    NOT NULL,
@@ -94,14 +95,34 @@ CREATE TABLE shard_stock (
     loaded           BIGINT      NOT NULL DEFAULT 0,
     in_transit       BIGINT      NOT NULL DEFAULT 0,
     released         BIGINT      NOT NULL DEFAULT 0,
+    serves           BOOLEAN     NOT NULL DEFAULT 1,
+    began            BIGINT UNSIGNED NOT NULL DEFAULT 0,
     event_generation BIGINT UNSIGNED NOT NULL DEFAULT 0,
     event_number     BIGINT UNSIGNED NOT NULL DEFAULT 0,
     update_time      DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
     PRIMARY KEY (product_id, partition_id),
+    KEY by_partition (partition_id),
     CONSTRAINT shard_available_not_negative CHECK (available >= 0),
     CONSTRAINT shard_held_not_negative CHECK (held >= 0),
     CONSTRAINT shard_sold_not_negative CHECK (sold >= 0),
     CONSTRAINT shard_conserves_units CHECK (available + held + sold + in_transit = loaded)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Numbers of the last transfers between two shards, as far as their streams have been applied, so that none is used
+-- again by a shard that is restored. One row at each of the two: is_out 1 at the one that gives, with the units
+-- that have not arrived as far as it knows. moved: units of all its transfers in that epoch; where one of the two
+-- has lost its last ones, the other's say how many units they were.
+CREATE TABLE shard_transfer (
+    partition_id SMALLINT NOT NULL,
+    product_id   BIGINT   NOT NULL,
+    peer         SMALLINT NOT NULL,
+    is_out       BOOLEAN  NOT NULL,
+    number       BIGINT   NOT NULL,
+    open_units   BIGINT   NOT NULL DEFAULT 0,
+    epoch        BIGINT   NOT NULL DEFAULT 0,
+    moved        BIGINT   NOT NULL DEFAULT 0,
+    PRIMARY KEY (partition_id, product_id, peer, is_out),
+    KEY by_peer (peer)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The last applied entry of each partition's stream, and what it is recognised by besides its id.
@@ -263,7 +284,8 @@ CREATE TABLE product_demand (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Units that orders hold, shard by shard, as far as the streams have been applied: a row lasts as long as
--- its hold. create_time is the live stock's. With orders, the journal has type 9 refund (an order that was
+-- its hold. create_time is the live stock's. decision: the order's record at its coordinator, of its first line;
+-- empty at the others. With orders, the journal has type 9 refund (an order that was
 -- confirmed too late and whose units are gone) and 10 force_release (who had an order released, and why);
 -- both move no units.
 CREATE TABLE hold (
@@ -274,6 +296,7 @@ CREATE TABLE hold (
     order_id     BIGINT      NOT NULL,
     user_id      BIGINT      NOT NULL,
     quantity     BIGINT      NOT NULL,
+    decision     VARCHAR(3000) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
     create_time  DATETIME(3) NOT NULL,
     PRIMARY KEY (id),
     UNIQUE KEY once (product_id, request_id, partition_id),

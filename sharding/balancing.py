@@ -140,11 +140,11 @@ class Balancing:
             ) from None
 
     async def _carry_out(self, shards: Shards, seen: Survey, moves: Sequence[Move]) -> int:
-        numbers = {r.partition: r.last_out for r in seen.readings}
+        donors = {reading.partition: reading for reading in seen.readings}
         moved = 0
         for start in range(0, len(moves), MOVES_AT_ONCE):
             steps = [
-                _move(shards, move, number=numbers[move.donor].get(move.receiver, 0) + 1)
+                _move(shards, move, number=donors[move.donor].next_number(move.receiver))
                 for move in moves[start : start + MOVES_AT_ONCE]
             ]
             results = await asyncio.gather(*steps, return_exceptions=True)

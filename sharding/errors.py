@@ -32,7 +32,18 @@ class NodeUnfitError(StockError):
 
 
 class NotOpenableError(StockError):
-    """A partition cannot be opened by comparing heads alone; the text says what differs."""
+    """A partition cannot be opened by comparing heads alone; the text says what differs.
+
+    `is_behind`: its head is at an earlier event than the ledger.
+    """
+
+    def __init__(self, text: str, *, is_behind: bool = False) -> None:
+        super().__init__(text)
+        self.is_behind = is_behind
+
+
+class RestorationPassedError(StockError):
+    """Another attempt to restore the partition began after this one, or its node has changed."""
 
 
 class LoadConflictError(StockError):

@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 
 from msgpack import UnpackException, unpackb
 
+from sharding.decisions import DecidedOrder, first_decisions, later_decisions
 from sharding.orders import OrderState
 from sharding.quantities import (
     ACTOR_CHARS_MAX,
@@ -237,6 +238,9 @@ class Event:
     """Requests of a list whose units were held for an order."""
     ends: tuple[End, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    records: tuple[DecidedOrder, ...] = ()
+    """What its coordinator has of each order that was held or decided, in their order; empty in orders
+    events of earlier versions."""
     damaged: str = ""
     """Counts that a mark found damaged, with spaces between their names."""
     repair: Repair | None = None
@@ -290,6 +294,7 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         refused=refused,
         ends=_ends(kind, fields, counts),
         decisions=tuple(map(_decision, _list(kind, fields, b"decisions"))),
+        records=_records(kind, fields, at_ms) if holds or kind is Kind.ORDERS else (),
         damaged=_text(fields, b"damaged", 0, 64) if kind is Kind.MARK else "",
         repair=_repair(fields) if kind is Kind.REPAIR else None,
     )
@@ -425,6 +430,22 @@ def _decision(text: str) -> Decision:
         raise MalformedEventError(f"no decision: {text[:60]!r}")
     order_id, state, user_id = found.groups()
     return Decision(_identifier(order_id), _identifier(user_id), OrderState(state))
+
+
+def _records(kind: Kind, fields: RawFields, at_ms: int) -> tuple[DecidedOrder, ...]:
+    try:
+        if kind is Kind.ORDERS:
+            text = _text(fields, b"orders", 0, ORDERS_CHARS_MAX) if b"orders" in fields else ""
+            return tuple(later_decisions(text))
+        flat = _unpacked(_field(fields, b"requests"))
+        held = (
+            flat[i * REQUEST_FIELDS : (i + 1) * REQUEST_FIELDS]
+            for i, status in enumerate(_field(fields, b"statuses"))
+            if status == _HELD
+        )
+        return tuple(first_decisions(held, at_ms=at_ms))
+    except ValueError as error:
+        raise MalformedEventError(str(error)) from None
 
 
 def _taken(

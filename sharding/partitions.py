@@ -265,6 +265,10 @@ class Partitions:
         )
         return reply[3] == 1
 
+    def seen(self, partition: int) -> EventId:
+        """The last event of a partition that this process knows of."""
+        return self._cluster.seen(partition)
+
     def learn(self, checkpoints: Mapping[int, Checkpoint]) -> None:
         """Hold partitions to what the ledger has of them."""
         self._cluster.learn({each: known.id for each, known in checkpoints.items()})
@@ -314,8 +318,10 @@ def _refusal(
             return StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} {what}")
         case "behind", [number]:
             text = f"its head is at event {number}, behind the ledger"
+        case "half", []:
+            text = "it was being restored, and that did not come to its end"
         case "anchor", [checkpoint]:
             text = f"the ledger's last event {checkpoint} is not in its stream"
         case _:
             text = "it is empty, but the ledger has events of it"
-    return NotOpenableError(f"partition {partition}: {text}")
+    return NotOpenableError(f"partition {partition}: {text}", is_behind=word == "behind")

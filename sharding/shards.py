@@ -103,6 +103,12 @@ class ShardReading(NamedTuple):
     open_transfers: tuple[OpenTransfer, ...]
     released: int = 0
     """Units of the buffer that came in here since the product was loaded."""
+    transfers_from: int = 0
+    """Takes have greater numbers than this one."""
+
+    def next_number(self, receiver: int) -> int:
+        """That of the next take for another shard, if none is open."""
+        return max(self.last_out.get(receiver, 0), self.transfers_from) + 1
 
     def is_on_sale(self, layout: Layout) -> bool:
         """Whether units can be taken here by callers of that layout."""
@@ -687,6 +693,7 @@ def _parsed(partition: int, reply: Sequence[object]) -> ShardReading:
         serves=fields.get(b"serves") != b"0",
         released=int(fields.get(b"released", b"0")),
         last_out={receiver: int(number) for receiver, (number, _) in notes.items()},
+        transfers_from=int(fields.get(b"transfers_from", b"0")),
         open_transfers=tuple(
             OpenTransfer(partition, receiver, int(number), int(units))
             for receiver, (number, units) in notes.items()

@@ -259,7 +259,7 @@ class Shortage:
 
     async def _take(self, home: int, donor: ShardReading, *, quantity: int) -> OpenTransfer | None:
         """Begin a transfer to `home`; None if the donor gives nothing now."""
-        number = donor.last_out.get(home, 0) + 1
+        number = donor.next_number(home)
         taken = await self._shards.take(
             donor.partition, receiver=home, number=number, quantity=quantity
         )

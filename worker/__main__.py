@@ -41,6 +41,7 @@ from ledger.openings import Openings
 from ledger.outbox import Outbox
 from ledger.products import Products
 from ledger.raw_events import RawEvents
+from ledger.restoring import PartitionStates
 from ledger.sales_mode import Modes
 from ledger.settings import explain
 from ledger.untold import UntoldSales
@@ -55,6 +56,7 @@ from sharding.inspection import Inspection
 from sharding.metrics import StockMetrics
 from sharding.ordering import Orders
 from sharding.partitions import Partitions
+from sharding.restoring import Restoring
 from sharding.settings import parse_address
 from sharding.stock import Stock
 from worker.applier import Applier
@@ -70,7 +72,9 @@ from worker.keeper import Keeper
 from worker.layouts import Reshaper
 from worker.leaving import Leaving
 from worker.metrics import WorkerMetrics
+from worker.opening import Opener
 from worker.outbox import Errands, Undos
+from worker.restoring import Mending, Restorer
 from worker.settings import WorkerSettings
 from worker.share import Share, Shares
 from worker.tenancy import Tenancy
@@ -150,15 +154,32 @@ async def _work(
         )
         resources.push_async_callback(work.from_all, _OfServer.end)
         shares = Shares([each.share for each in work.all])
+        openings = Openings(servers.all[0])
+        restorer = Restorer(
+            Restoring(cluster),
+            servers.each(lambda each: PartitionStates(each, partitions=settings.partitions)),
+            Mending(stock, servers.each(Products)),
+            metrics,
+            failpoints,
+        )
+        opener = Opener(
+            shares,
+            partitions,
+            openings,
+            servers.each(Checkpoints),
+            servers.each(lambda each: PartitionFreezes(Freezes(each), stock)),
+            restorer,
+            metrics,
+            failpoints,
+        )
         loops: dict[str, _Loop] = {
             "inspection": inspection,
             "expiry": Expiry(shares, orders, metrics),
             "keeper": Keeper(
                 shares,
                 partitions,
-                Openings(servers.all[0]),
-                servers.each(Checkpoints),
-                servers.each(lambda each: PartitionFreezes(Freezes(each), stock)),
+                openings,
+                opener,
                 Replicas(cluster, settings, metrics),
                 metrics,
                 failpoints,

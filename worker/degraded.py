@@ -45,7 +45,8 @@ class Replicas:
     async def opens_degraded(self, partition: int, head: PartitionHead) -> bool:
         """Whether a partition that is shut is to be opened without a replica, because a failover has
         left its node with none; from then on the node writes without one."""
-        if head.reason != "NEW_OWNER" and not head.is_degraded:
+        # One that is being restored may have come here from another node in the middle of it.
+        if head.reason not in ("NEW_OWNER", "RESTORING") and not head.is_degraded:
             return False
         return await self._known(self._goes_on_alone(partition), partition)
 

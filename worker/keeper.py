@@ -9,17 +9,15 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from ledger.agreement import ANSWER_S
-from ledger.checkpoints import Checkpoints
 from ledger.errors import LedgerError
 from ledger.failpoints import Failpoints
 from ledger.openings import Openings
-from ledger.servers import PerServer, together
-from sharding.errors import NotOpenableError, StockUnavailableError
+from sharding.errors import StockUnavailableError
 from sharding.events import EventId
-from sharding.partitions import Checkpoint, PartitionHead, Partitions
+from sharding.partitions import PartitionHead, Partitions
 from worker.degraded import Replicas
-from worker.freezes import PartitionFreezes
 from worker.metrics import WorkerMetrics
+from worker.opening import Opener
 from worker.share import Share, Shares
 from worker.waiting import wait_for_any
 
@@ -27,7 +25,6 @@ TICK_S = 1.0
 AGAIN_S = 0.1
 """The same while a partition does not answer: its failover is not to be missed."""
 HOUSEKEEPING_EVERY_S = 10.0
-REOPEN_PAUSE_MAX_S = 30.0
 AWAY = "AWAY"
 """The reason that stands for a partition whose node does not answer."""
 
@@ -45,8 +42,7 @@ class Keeper:
         shares: Shares,
         partitions: Partitions,
         openings: Openings,
-        checkpoints: PerServer[Checkpoints],
-        freezes: PerServer[PartitionFreezes],
+        opener: Opener,
         replicas: Replicas,
         metrics: WorkerMetrics,
         failpoints: Failpoints,
@@ -54,33 +50,34 @@ class Keeper:
         self._shares = shares
         self._partitions = partitions
         self._openings = openings
-        """The first MySQL server counts them; opening needs all of them."""
-        self._checkpoints = checkpoints
-        self._freezes = freezes
+        """The first MySQL server counts them."""
+        self._opener = opener
         self._replicas = replicas
         self._latest: dict[int, int] = {}
         self._metrics = metrics
         self._failpoints = failpoints
-        self._refusals: dict[int, _Refusal] = {}
         self._away: dict[int, str] = {}
         self._degraded: set[int] = set()
         self._housekeeping_due_s = 0.0
         self._reasons: set[str] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`."""
-        while not stop.is_set():
-            self._partitions.moved.clear()
-            if self._shares.is_leased:
-                await self._tick()
-            else:
-                await self._watch()
-            pause_s = AGAIN_S if self._away else TICK_S
-            await wait_for_any((stop, self._partitions.moved), pause_s)
+        """Until `stop`; what is being restored by then is left for the next attempt."""
+        try:
+            while not stop.is_set():
+                self._partitions.moved.clear()
+                if self._shares.is_leased:
+                    await self._tick()
+                else:
+                    await self._watch()
+                pause_s = AGAIN_S if self._away else TICK_S
+                await wait_for_any((stop, self._partitions.moved), pause_s)
+        finally:
+            await self._opener.end()
 
     async def _tick(self) -> None:
         served, owned = sorted(self._shares.served), self._shares.owned
-        self._refusals = {each: self._refusals[each] for each in owned if each in self._refusals}
+        self._opener.keep(owned)
         await self._learn_openings(served)
         reasons = await asyncio.gather(*(self._look(partition) for partition in served))
         fenced = [why for each, why in zip(served, reasons, strict=True) if why and each in owned]
@@ -114,6 +111,7 @@ class Keeper:
                 head = await self._kept(partition, head)
             if head.is_open:
                 await self._note_applied(partition, head)
+                await self._opener.note_open(partition, head)
         except StockUnavailableError as error:
             self._shares.found(partition, is_open=False)
             self._metrics.redis_failures.labels(error.reason.value).inc()
@@ -129,9 +127,9 @@ class Keeper:
         """Open where it is not, or where its node has lost or found its replica."""
         if not head.is_open:
             degraded = await self._replicas.opens_degraded(partition, head)
-            return await self._reopened(partition, head, degraded=degraded)
+            return await self._opener.reopened(partition, head, degraded=degraded)
         if await self._replicas.changes(partition, head):
-            return await self._reopened(partition, head, degraded=not head.is_degraded)
+            return await self._opener.reopened(partition, head, degraded=not head.is_degraded)
         return head
 
     def _show(self, partition: int, head: PartitionHead) -> None:
@@ -158,43 +156,6 @@ class Keeper:
         if self._away.get(partition) != why:
             self._away[partition] = why
             log.warning("partition does not answer", partition=partition, why=why)
-
-    async def _reopened(
-        self, partition: int, head: PartitionHead, *, degraded: bool
-    ) -> PartitionHead:
-        refusal = self._refusals.setdefault(partition, _Refusal())
-        if time.monotonic() < refusal.until_s:
-            return head
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                if not head.is_open:  # one that is open has been told, and may have no replica
-                    await together([each.apply(partition) for each in self._freezes.all])
-                opening, checkpoints = await self._issued(partition, head)
-            self._failpoints.hit("worker.before_opening")
-            opened = await self._partitions.open(
-                partition, checkpoints, opening=opening, degraded=degraded
-            )
-        except (LedgerError, TimeoutError):
-            return head  # the drain has said which server of the ledger is away
-        except NotOpenableError as error:
-            self._note_refusal(partition, refusal, str(error))
-            return head
-        self._refusals.pop(partition, None)
-        log.info("partition opened", partition=partition, reason=head.reason, degraded=degraded)
-        return opened
-
-    async def _issued(self, partition: int, head: PartitionHead) -> tuple[int, list[Checkpoint]]:
-        """A generation for one attempt, and what each MySQL server has applied."""
-        opening = await self._openings.begin(partition, above=head.generation)
-        found = await together([each.of({partition}) for each in self._checkpoints.all[1:]])
-        return opening.generation, [opening.checkpoint, *(each[partition] for each in found)]
-
-    def _note_refusal(self, partition: int, refusal: "_Refusal", text: str) -> None:
-        """Said once per partition until it is opened or the text changes."""
-        self._metrics.failures.labels("not_openable").inc()
-        if refusal.text != text:
-            log.error("partition cannot be opened", partition=partition, why=text)
-        refusal.again(text, time.monotonic())
 
     async def _tidy(self, partition: int) -> None:
         try:
@@ -232,17 +193,3 @@ def has_applied(share: Share, partition: int, head: PartitionHead) -> EventId | 
         return None
     waits = head.stream(share.place.index).last > applied.id
     return applied.id if waits else EventId(head.generation, head.number)
-
-
-class _Refusal:
-    """A partition that could not be opened, and when to try again."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.until_s = 0.0
-        self._pause_s = TICK_S / 2
-
-    def again(self, text: str, now_s: float) -> None:
-        self.text = text
-        self._pause_s = min(self._pause_s * 2, REOPEN_PAUSE_MAX_S)
-        self.until_s = now_s + self._pause_s

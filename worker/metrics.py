@@ -124,6 +124,27 @@ class WorkerMetrics:
             "Owned partitions that sell without a replica, so that the loss of a node loses sales",
             registry=registry,
         )
+        self.restored = Counter(
+            "inventory_worker_partitions_restored_total",
+            "Partitions that were given the ledger's state, because their node had lost something",
+            registry=registry,
+        )
+        self.events_lost = Counter(
+            "inventory_worker_restored_events_lost_total",
+            "Events that were lost beyond the ledger when partitions were restored, as far as is known",
+            registry=registry,
+        )
+        self.units_lost = Counter(
+            "inventory_worker_restored_units_lost_total",
+            "Units sold or held that the ledger did not know of when partitions were restored, as far as"
+            " their nodes' own counts showed",
+            registry=registry,
+        )
+        self.restoring = Gauge(
+            "inventory_worker_partitions_restoring",
+            "Partitions that are being given the ledger's state",
+            registry=registry,
+        )
         self.trimmed = Counter(
             "inventory_worker_trimmed_entries_total",
             "Applied entries removed from the streams",

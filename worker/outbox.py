@@ -8,7 +8,7 @@ from typing import Protocol
 import structlog
 
 from ledger.errors import LedgerError
-from ledger.outbox import Outbox, OutboxKind, OutboxRow
+from ledger.outbox import RETURNED, Outbox, OutboxKind, OutboxRow
 from sharding.errors import StockUnavailableError
 from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
@@ -24,7 +24,6 @@ PAUSE_MAX_S = 30.0
 DOUBLINGS_MAX = 10
 FAILING_AFTER = 3
 """Attempts after which work that is put off once more counts as failing."""
-RETURNED = "returned"
 NOTHING_TO_RETURN = "nothing to return: the product was closed meanwhile"
 
 log = structlog.get_logger()

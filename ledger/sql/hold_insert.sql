@@ -5,6 +5,7 @@ INSERT INTO hold (
     order_id,
     user_id,
     quantity,
+    decision,
     create_time
 ) VALUES
 {rows}

@@ -9,6 +9,7 @@ SET
     shard.loaded = shard.loaded + added.loaded,
     shard.in_transit = shard.in_transit + added.in_transit,
     shard.released = shard.released + added.released,
+    shard.serves = IF(added.serves < 0, shard.serves, added.serves),
     shard.state = IF(added.state = '', shard.state, added.state),
     shard.layout_version = IF(
         added.layout_version = 0,

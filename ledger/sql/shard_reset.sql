@@ -1,4 +1,4 @@
-INSERT INTO shard_stock (product_id, partition_id, epoch, layout_version, state) VALUES
+INSERT INTO shard_stock (product_id, partition_id, epoch, layout_version, state, began) VALUES
 {rows}
 ON DUPLICATE KEY UPDATE
     epoch = VALUES(epoch),
@@ -9,4 +9,5 @@ ON DUPLICATE KEY UPDATE
     sold = 0,
     loaded = 0,
     in_transit = 0,
-    released = 0
+    released = 0,
+    began = VALUES(began)

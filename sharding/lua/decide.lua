@@ -79,7 +79,7 @@ if refusal then return refusal end
 
 local now = now_ms()
 local changes = { records = {}, ends = {}, users = {} }
-local answers, decisions, due, done, decided = {}, {}, {}, {}, {}
+local answers, decisions, texts, due, done, decided = {}, {}, {}, {}, {}, {}
 
 -- When an order is to be looked at again; nil: never.
 local function next_look(order, ttl_ms)
@@ -135,6 +135,7 @@ for i = 1, count do
     if has_changed then
       text = decision_text(order)
       decided[order_id] = text
+      texts[#texts + 1] = order_id .. " " .. text
       changes.records[#changes.records + 1] = "order " .. order_id
       changes.records[#changes.records + 1] = text
       local look = next_look(order, ttl_ms)
@@ -157,7 +158,8 @@ end
 
 if #decisions > 0 then
   refusal = append(events_key, head, shard_event("orders", product, stock, "ends",
-    table.concat(changes.ends, ","), "decisions", table.concat(decisions, ",")))
+    table.concat(changes.ends, ","), "decisions", table.concat(decisions, ","),
+    "orders", table.concat(texts, ";")))
   if refusal then return refusal end
 else
   touch(head)

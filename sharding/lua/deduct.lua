@@ -57,7 +57,7 @@ if not served then return refusal end
 local taken = served.sold + served.held
 if taken > 0 or #served.tombstones > 0 then
   refusal = append(events_key, head, shard_event("deduct", product, stock,
-    "requests", requests, "statuses", served.statuses))
+    "requests", requests, "statuses", served.statuses, "shard", call.shard))
   if refusal then return refusal end
   -- From here on it must succeed.
   if taken > 0 then

@@ -7,9 +7,9 @@
 -- ARGV[1] backlog_max  integer, events that may wait for the ledger
 --
 -- Returns {why, generation, number, partitions, ledgers, degraded, last, applied, is_behind, …}; why is "" where the
---   partition is open, else "NO_HEAD", "NEW_OWNER", "EVENTS_AHEAD" (an entry stands above the head's number)
---   or "CORRUPT"; ledgers: how many it was opened for; degraded: 1 where nobody waits for a replica (it has none);
---   then of each ledger, and of none where there is no head,
+--   partition is open, else "NO_HEAD", "NEW_OWNER", "RESTORING", "EVENTS_AHEAD" (an entry stands above the head's
+--   number) or "CORRUPT"; ledgers: how many it was opened for; degraded: 1 where nobody waits for a replica (it has
+--   none); then of each ledger, and of none where there is no head,
 --   last: the id of the newest entry of its stream, "0-0" without one;
 --   applied: number up to which it is known to have all of its events, -1: nobody has said so yet;
 --   is_behind: 1 while nothing of its products may be taken because too many events wait for it
@@ -49,5 +49,6 @@ for i = 2, #KEYS do
   answer[#answer + 1] = head.applied or -1
   answer[#answer + 1] = is_behind(head, tonumber(ARGV[1])) and 1 or 0
 end
-answer[1] = values[1] == redis.call("CLUSTER", "MYID") and trouble or "NEW_OWNER"
+answer[1] = trouble
+if values[1] ~= redis.call("CLUSTER", "MYID") then answer[1] = values[1] == "" and "RESTORING" or "NEW_OWNER" end
 return answer

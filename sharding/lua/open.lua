@@ -22,6 +22,7 @@
 --   {"ledgers", count}      the cluster was set up with another number of ledgers
 --   {"behind", number}      the head is behind a checkpoint
 --   {"anchor", checkpoint}  the entry at a checkpoint is not in the stream, or is another one
+--   {"half"}                it was being restored, and that did not come to its end
 --   {"no_head"}             the ledger knows events of this partition, but it has no head
 --   {"corrupt", what}
 -- @include head
@@ -51,6 +52,7 @@ if not is_new then
   local values = redis.call("HMGET", head_key, "generation", "number", "partitions", "owner", "ledgers")
   head.generation, head.number = whole(values[1]), whole(values[2])
   if not (head.generation and head.number) then return { "corrupt", "head" } end
+  if values[4] == "" then return { "half" } end
   if values[3] ~= partitions then return { "partitions", tonumber(values[3]) or 0 } end
   if values[5] and values[5] ~= int(ledgers) then return { "ledgers", tonumber(values[5]) or 0 } end
   if not values[5] and ledgers > 1 then return { "ledgers", 1 } end -- opened before there could be several

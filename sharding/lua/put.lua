@@ -69,9 +69,9 @@ end
 local event
 if is_new then
   event = shard_event("put", product, stock, "peer", donor, "transfer", transfer, "quantity", quantity,
-    "requests", requests, "statuses", served.statuses)
+    "requests", requests, "statuses", served.statuses, "shard", call.shard)
 else
-  event = shard_event("deduct", product, stock, "requests", requests, "statuses", served.statuses)
+  event = shard_event("deduct", product, stock, "requests", requests, "statuses", served.statuses, "shard", call.shard)
 end
 refusal = append(events_key, head, event)
 if refusal then return refusal end

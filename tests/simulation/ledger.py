@@ -14,6 +14,7 @@ from sharding.partitions import NOTHING_APPLIED, Checkpoint
 from sharding.placement import Layout
 from sharding.plans import NEVER_FROZEN, Freeze, LoadPlan, split_evenly
 from tests.simulation.observed import expect
+from tests.simulation.shards import KnownShards
 
 NO_UNITS = Counts(0, 0, 0, 0)
 COMES_IN = {Kind.LOAD: 1, Kind.RESTOCK: 1, Kind.BUFFER: 1, Kind.REMOVE: -1, Kind.CLOSE: -1}
@@ -99,6 +100,8 @@ class Ledger:
         """Numbers of differences that were given out."""
         self.kept: int = 0
         """Units of second effects that the ledger had by closing the product."""
+        self.known = KnownShards()
+        """What partitions are restored from."""
         self._journal: set[tuple[int, str, str]] = set()
 
     # What operators want.

@@ -79,6 +79,13 @@ _NOT_A_HASH = object()
 _NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
 
 
+class Removed(NamedTuple):
+    """A key that was removed, and what it held as far as a replica knows."""
+
+    item: Any
+    value: Any
+
+
 class Compiled(NamedTuple):
     """A script as the runtime holds it."""
 
@@ -240,7 +247,10 @@ class FakeNode:
         """Go back to what a replica has for certain."""
         items = self._items
         for key, image in (self._unconfirmed or {}).items():
-            if image is None:
+            if isinstance(image, Removed):
+                image.item.value = image.value
+                items[key] = image.item
+            elif image is None:
                 items.pop(key, None)
             else:
                 items[key].value = _restored(items[key].value, image)
@@ -251,11 +261,36 @@ class FakeNode:
         items: dict[bytes, Any] = self._server.dbs[0]._dict
         return items
 
-    def _note_write(self, key: bytes) -> None:
+    def _note_write(self, key: bytes, *, removes: bool = False) -> None:
         self.has_written = True
-        if self._unconfirmed is not None and key not in self._unconfirmed:
-            item = self._items.get(key)
+        if self._unconfirmed is None:
+            return
+        item = self._items.get(key)
+        if key not in self._unconfirmed:
             self._unconfirmed[key] = None if item is None else _image(item.value)
+        image = self._unconfirmed[key]
+        if removes and item is not None and not (image is None or isinstance(image, Removed)):
+            self._unconfirmed[key] = Removed(item, _restored(item.value, image))
+
+    def snapshot(self, tag: bytes) -> dict[bytes, Any]:
+        """What all keys of a partition hold now."""
+        return {
+            key: _restored(item.value, _image(item.value))
+            for key, item in self._items.items()
+            if b"{" + tag + b"}" in key
+        }
+
+    def set_back(self, tag: bytes, snapshot: dict[bytes, Any]) -> None:
+        """Have a partition hold what it held before, on the replica, too; nothing: it is emptied."""
+        items = self._items
+        for key in [key for key in items if b"{" + tag + b"}" in key]:
+            item = items.pop(key)
+            if key in snapshot:
+                item.value = snapshot[key]
+                items[key] = item
+        for key in [key for key in self._unconfirmed or () if b"{" + tag + b"}" in key]:
+            assert self._unconfirmed is not None
+            del self._unconfirmed[key]
 
     def hand_over(self, tag: bytes, to: "FakeNode") -> None:
         """Move all keys of a partition to another node."""
@@ -293,7 +328,7 @@ class FakeNode:
             if self.is_read_only:
                 return SimpleError(_READ_ONLY)
             for key in words[1:] if name == "unlink" else words[1:2]:
-                self._note_write(key)
+                self._note_write(key, removes=name == "unlink")
         args = words[1:]
         if name in _HASH_READS and (found := self._read_hash(name, args)) is not _NOT_A_HASH:
             return found

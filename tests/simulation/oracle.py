@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from sharding import keys
 from sharding.events import Event, EventId, Kind, MalformedEventError, Sale, decode
 from sharding.outcomes import Answer, Outcome, ProductStock, Reason, Resolution, Resolved
+from sharding.partitions import Checkpoint
 from sharding.placement import Layout, alternate_shard, home_shard
 from tests.simulation.nodes import FakeNode, LuaEngine, script_names
 from tests.simulation.observed import (
@@ -77,6 +78,8 @@ class Oracle:
         """A node has carried out a call; see network.Executed."""
         if words[0] not in (b"EVALSHA", b"EVAL"):
             return
+        if isinstance(reply, list) and reply[0] == b"fenced":
+            return  # what the node has may be of the past
         digest = words[1] if words[0] == b"EVALSHA" else self._engine.add(words[1])
         if not self._engine.writes(digest):
             return
@@ -273,8 +276,10 @@ class Oracle:
         expect(event.quantity == request.quantity, name)
         self.counts["second effects undone"] += 1
 
-    def lost(self, nodes: Sequence[FakeNode], partitions: Sequence[int]) -> None:
-        """Replicas took over these partitions; what they never had is gone."""
+    def lost(
+        self, nodes: Sequence[FakeNode], partitions: Sequence[int], applied: Sequence[Checkpoint]
+    ) -> None:
+        """Replicas took over these partitions; what neither they nor the ledger had is gone."""
         gone: list[Entry] = []
         for partition in partitions:
             key = keys.events(self._tags[partition], 0).encode()
@@ -284,7 +289,8 @@ class Oracle:
             gone += [
                 entry
                 for entry in self._entries
-                if entry.partition == partition and entry.event.id > EventId.parse(last)
+                if entry.partition == partition
+                and entry.event.id > max(EventId.parse(last), applied[partition].id)
             ]
         self.counts["events lost"] += len(gone)
         lost = {id(entry) for entry in gone}

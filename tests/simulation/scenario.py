@@ -5,7 +5,7 @@ ACTIONS with its weight. What must hold all the time belongs into the Oracle.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -48,6 +48,7 @@ from tests.simulation.worker import (
     catch_up,
     catch_up_everywhere,
     drive,
+    has_news,
     look_after,
     open_partition,
     undo,
@@ -70,6 +71,8 @@ KNOWN_ASKED_AGAIN = 10
 """Requests that are asked again at the end though their outcome is known."""
 LOSSY = 0.5
 """How many simulations have replicas that lack what they have not confirmed."""
+CATCH_UPS_MAX = 5
+"""Attempts to find a moment at which the ledger has all events of a node."""
 EPOCHS_AWAY = 1_000
 """So many loads no product has."""
 SOLD_OUT_WITHIN = 60
@@ -380,9 +383,8 @@ async def freeze(shop: Shop) -> None:
     with suppress(StockUnavailableError):
         await shop.ask(lambda process: process.stock.freeze(row.product_id, row.freeze))
     await shop.pause(2.0)
-    resumed = Freeze(row.freeze.version + 1, frozen=False)
+    row.freeze = resumed = Freeze(row.freeze.version + 1, frozen=False)
     await shop.manage(lambda process: _told_everywhere(process, row.product_id, resumed))
-    row.freeze = resumed
     product.shut += 1
 
 
@@ -427,10 +429,48 @@ async def lose_a_node(shop: Shop) -> None:
     world.is_losing = False
     shop.ledger.told.clear()
     world.trace.note("replica promoted", partitions)
-    shop.oracle.lost([world.node_of(p) for p in range(PARTITIONS)], partitions)
+    nodes = [world.node_of(p) for p in range(PARTITIONS)]
+    shop.oracle.lost(nodes, partitions, shop.ledger.applied)
     await shop.pause(shop.rng.choice((0.0, 0.1, 5.0)))
     for partition in partitions:
         await look_after(shop, partition)
+
+
+async def lose_what_the_ledger_has(shop: Shop) -> None:
+    """A node and its replica are emptied or set back when the ledger has all their events."""
+    world = shop.world
+    alive = [node for node in world.nodes if not node.is_dead and node.number in world.owners]
+    if len(alive) < len(set(world.owners)) or world.is_losing:
+        return
+    world.is_losing = True
+    node = shop.rng.choice(alive)
+    mine = [p for p, owner in enumerate(world.owners) if owner == node.number]
+    is_emptied = shop.rng.random() < 0.5
+    before = {p: {} if is_emptied else node.snapshot(world.tags[p].encode()) for p in mine}
+    await shop.pause(shop.rng.choice((0.0, 5.0)))
+    if await _have_caught_up(shop, mine):
+        for partition in mine:
+            if world.node_of(partition) is node:
+                node.set_back(world.tags[partition].encode(), before[partition])
+        world.renew(node)
+        shop.ledger.told.clear()
+        world.trace.note("node emptied" if is_emptied else "node set back", node.number)
+        shop.oracle.counts["nodes emptied" if is_emptied else "nodes set back"] += 1
+        await shop.pause(shop.rng.choice((0.0, 1.0)))
+        for partition in mine:
+            workers = shop.rng.choice((1, 1, 2))
+            await together(*(look_after(shop, partition) for _ in range(workers)))
+    world.is_losing = False
+
+
+async def _have_caught_up(shop: Shop, partitions: Sequence[int]) -> bool:
+    """Whether the ledger has everything of these partitions now; the last one is awaited first."""
+    for _ in range(CATCH_UPS_MAX):
+        for partition in partitions:
+            await catch_up(shop, partition)
+        if not any(has_news(shop, partition) for partition in partitions):
+            return True
+    return False
 
 
 async def wait(shop: Shop) -> None:
@@ -454,7 +494,9 @@ async def move_a_partition(shop: Shop) -> None:
 async def inspect_a_partition(shop: Shop) -> None:
     """A worker looks whether a partition is open and whether a replica has its last event."""
     partition = shop.rng.randrange(PARTITIONS)
-    last = EventId.parse(_newest_entry(shop, partition)[0])
+    if not _newest_entry(shop, partition):
+        return  # it is being restored
+    last = EventId.parse(_newest_entry(shop, partition)[0][0])
 
     async def work(process: Process) -> bool:
         head = await process.partitions.head(partition)
@@ -465,13 +507,14 @@ async def inspect_a_partition(shop: Shop) -> None:
         seen = await shop.ask(work)
     except StockUnavailableError:
         return
-    if seen is False and EventId.parse(_newest_entry(shop, partition)[0]).generation == generation:
+    newest = _newest_entry(shop, partition)
+    if seen is False and newest and EventId.parse(newest[0][0]).generation == generation:
         shop.oracle.counts["partitions found shut"] += 1
 
 
-def _newest_entry(shop: Shop, partition: int) -> tuple[bytes, list[bytes]]:
+def _newest_entry(shop: Shop, partition: int) -> list[tuple[bytes, list[bytes]]]:
     key = events(shop.world.tags[partition], 0).encode()
-    return shop.world.node_of(partition).entries_after(key, str(BEFORE_ALL).encode())[-1]
+    return shop.world.node_of(partition).entries_after(key, str(BEFORE_ALL).encode())[-1:]
 
 
 Action = Callable[[Shop], Awaitable[None]]
@@ -497,6 +540,7 @@ ACTIONS: tuple[tuple[Action, float], ...] = (
     (undo_too_late, 0.5),
     (work, 1.5),
     (lose_a_node, 1),
+    (lose_what_the_ledger_has, 0.7),
     (move_a_partition, 0.3),
     (reopen_a_partition, 0.5),
     (inspect_a_partition, 0.5),

@@ -4,17 +4,30 @@ calls.
 """
 
 from functools import partial
+from typing import cast
 
-from sharding.errors import LayoutPassedError, StockUnavailableError
+from ledger.errors import CheckpointMovedError
+from ledger.failpoints import Failpoints
+from ledger.restoring import PartitionStates
+from ledger.servers import PerServer
+from sharding.errors import (
+    LayoutPassedError,
+    NotOpenableError,
+    RestorationPassedError,
+    StockUnavailableError,
+)
 from sharding.events import EventId, anchor, decode
 from sharding.keys import events
 from sharding.ordering import PARKED
-from sharding.outcomes import State
-from sharding.partitions import Checkpoint
+from sharding.outcomes import Reason, State
+from sharding.partitions import Checkpoint, Entry
+from sharding.restoring import Restoring
 from tests.simulation.ledger import PASSED_MAX, Change, SecondEffect
 from tests.simulation.observed import ViolationError, expect
+from tests.simulation.restoring import NoMending, SimulatedStates
 from tests.simulation.shop import TRIES_MAX, Shop
 from tests.simulation.world import PARTITIONS, Process
+from worker.restoring import Case, Mending, Restorer
 
 
 async def catch_up(shop: Shop, partition: int) -> bool:
@@ -37,8 +50,16 @@ async def catch_up(shop: Shop, partition: int) -> bool:
         event_id = EventId.parse(entry_id)
         event = decode(event_id, dict(zip(flat[::2], flat[1::2], strict=True)))
         shop.ledger.apply(partition, event, Checkpoint(event_id, anchor(flat)))
+        shop.ledger.known.follow(partition, Entry(event_id, tuple(flat)), event)
     shop.world.trace.note("applied", partition, str(last))
     return await _tell_applied(shop, partition)
+
+
+def has_news(shop: Shop, partition: int) -> bool:
+    """Whether a partition has events that the ledger has not."""
+    key = events(shop.world.tags[partition], 0).encode()
+    after = str(shop.ledger.applied[partition].id).encode()
+    return bool(shop.world.node_of(partition).entries_after(key, after))
 
 
 async def _tell_applied(shop: Shop, partition: int) -> bool:
@@ -77,7 +98,34 @@ async def open_partition(shop: Shop, partition: int) -> None:
 
 async def _open(shop: Shop, process: Process, partition: int, *, above: int) -> None:
     opening = shop.ledger.begin_opening(partition, above=above)
-    await process.partitions.open(partition, [shop.ledger.applied[partition]], opening=opening)
+    checkpoint = shop.ledger.applied[partition]
+    try:
+        await process.partitions.open(partition, [checkpoint], opening=opening)
+    except NotOpenableError as error:
+        await _restore(shop, process, Case(partition, opening, 0, error.is_behind, str(error)))
+
+
+class _Restorer(Restorer):
+    """Tells nobody."""
+
+    def _tell(self, case: Case, work: object, opened: object, *, lost: int) -> None:
+        pass
+
+
+async def _restore(shop: Shop, process: Process, case: Case) -> None:
+    restorer = _Restorer(
+        Restoring(process.cluster),
+        PerServer([cast(PartitionStates, SimulatedStates(shop.ledger))]),
+        cast(Mending, NoMending()),
+        shop.world.equipment.worker_metrics,
+        Failpoints({}),
+    )
+    shop.oracle.counts["restorations begun"] += 1
+    try:
+        await restorer.restore(case)
+    except (RestorationPassedError, CheckpointMovedError) as error:
+        raise StockUnavailableError(Reason.NOT_EXECUTED, str(error)) from error
+    shop.oracle.counts["restorations ended"] += 1
 
 
 async def look_after(shop: Shop, partition: int) -> None:

@@ -23,12 +23,15 @@ from tests.simulation.loop import VirtualLoop
 from tests.simulation.network import FIRST_PORT, Executed, Network, SimulatedLane
 from tests.simulation.nodes import FakeNode, LuaEngine
 from tests.simulation.trace import Trace
+from worker.metrics import WorkerMetrics
 
 Result = TypeVar("Result")
 
 MASTERS = 3
 PARTITIONS = 12
 BACKLOG_MAX = 20
+RENEWED = 1_000_000
+"""Nodes that were renewed are numbered from here on."""
 
 _running: ContextVar["Process | None"] = ContextVar("_running", default=None)
 
@@ -50,6 +53,7 @@ class Equipment:
     ) -> None:
         self.engine = LuaEngine(alter)
         self.metrics = StockMetrics(CollectorRegistry())
+        self.worker_metrics = WorkerMetrics(CollectorRegistry())
         settings = StockSettings.model_validate(
             {
                 "partitions": PARTITIONS,
@@ -167,6 +171,7 @@ class World:
         self._started = 0
         self.grace_s = rng.choice((0.0, 0.0, 2.0))
         """What late confirmations are given."""
+        self._renewed = 0
         self.is_losing = False
         """Whether a node is about to end."""
 
@@ -184,6 +189,11 @@ class World:
             self.owners[partition] = number
         self.network.troubled_s[number] = self.loop.time()
         return taken
+
+    def renew(self, node: FakeNode) -> None:
+        """Have a node be another one, as after a restart without its configuration."""
+        self._renewed += 1
+        node.identity = b"%040x" % (RENEWED + self._renewed)
 
     def troubled_s(self, partition: int) -> float:
         """When the node of a partition was last not reached at once."""

@@ -116,8 +116,8 @@ def test_a_scripts_header_names_what_the_script_uses(path: Path, list_name: str)
     assert used(text, list_name) == documented(text, list_name)
 
 
-VARIADIC = {"open", "head"}
-"""Scripts that take one key and two arguments for each ledger, and loop over them."""
+VARIADIC = {"open", "head", "shut", "reopen"}
+"""Scripts that take a key, and some two arguments, for each ledger, and loop over them."""
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)

@@ -104,12 +104,18 @@ class World:
     checkpoints: Checkpoints
 
     async def on_sale(
-        self, units: int, *, shards: int = 6, buffer_percent: int = 0, release_below: int = 0
+        self,
+        units: int,
+        *,
+        shards: int = 6,
+        buffer_percent: int = 0,
+        release_below: int = 0,
+        max_per_user: int = 0,
     ) -> int:
         """A fresh product in the ledger and in its shards; returns its id."""
         product_id = next(_product_ids)
         settings = ProductSettings(
-            product_id, "", units, buffer_percent, shards, 0, 0, release_below
+            product_id, "", units, buffer_percent, shards, max_per_user, 0, release_below
         )
         await self.products.put(settings)
         plan, _ = await self.products.begin_load(

@@ -23,7 +23,7 @@ from ledger.raw_events import RawEvents
 from ledger.servers import PerServer
 from ledger.service_events import Notice, ServiceEventKind, publish
 from sharding.errors import NotOpenableError, StockUnavailableError
-from sharding.events import EventId
+from sharding.events import BEFORE_ALL, EventId
 from sharding.outcomes import Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, PartitionHead, StreamState
 from tests.ledger.conftest import (
@@ -42,6 +42,8 @@ from worker.drain import Drain
 from worker.freezes import PartitionFreezes
 from worker.keeper import Keeper
 from worker.metrics import WorkerMetrics
+from worker.opening import Opener
+from worker.restoring import Case
 from worker.settings import WorkerSettings
 from worker.share import Share, Shares
 from worker.upkeep import LedgerUpkeep
@@ -115,6 +117,9 @@ class FakePartitions:
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
         return 0
 
+    def seen(self, partition: int) -> EventId:
+        return BEFORE_ALL
+
     def learn(self, checkpoints: Mapping[int, Checkpoint]) -> None:
         self.learned = {**self.learned, **checkpoints}
 
@@ -139,6 +144,16 @@ class InSync:
         return False
 
 
+class HopelessRestorer:
+    """Of nodes that take nothing."""
+
+    async def restore(self, case: Case) -> None:
+        raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{case.partition}")
+
+    async def mend(self, partition: int) -> None:
+        pass
+
+
 class Bench:
     """One worker's loops on the fakes."""
 
@@ -157,12 +172,22 @@ class Bench:
             metrics,
             failpoints,  # type: ignore[arg-type]
         )
-        self.keeper = Keeper(
-            Shares([self.share]),
+        shares = Shares([self.share])
+        opener = Opener(
+            shares,
             partitions,  # type: ignore[arg-type]
             Openings(database),
             PerServer([checkpoints]),
             PerServer([PartitionFreezes(Freezes(database), cast(Any, None))]),
+            HopelessRestorer(),  # type: ignore[arg-type]
+            metrics,
+            failpoints,
+        )
+        self.keeper = Keeper(
+            shares,
+            partitions,  # type: ignore[arg-type]
+            Openings(database),
+            opener,
             cast(Replicas, InSync()),
             metrics,
             failpoints,
@@ -485,7 +510,8 @@ async def test_a_partition_that_comes_back_is_opened_without_its_old_pause(
 async def test_a_partition_that_cannot_be_opened_is_told_once_and_tried_more_and_more_rarely(
     database: Database, partitions: FakePartitions, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench = Bench(database, partitions)
+    bench, stream = Bench(database, partitions), partitions.streams[3]
+    stream.generation = (await Openings(database).begin(3, above=0)).generation
     partitions.closed = {3}
     async with bench.running():
         await eventually(lambda: partitions.opening_attempts >= 2)

@@ -29,6 +29,7 @@ MYSQL = "mysql"
 
 _REMEDIES = {
     "FENCED": "a worker reopens them after a failover; see that one is running and reaches MySQL",
+    "RESTORING": "a worker gives them what the ledger knows; if it lasts, its log says why",
     "NO_HEAD": "a worker opens them; see that one is running and reaches MySQL",
     "UNREACHABLE": "see that their Redis node is running or that its replica was promoted",
 }

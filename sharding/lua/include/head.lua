@@ -1,7 +1,8 @@
 -- The fence: a partition obeys only on the node that it was opened on, and only while its event number
 -- has not gone back behind what the caller has seen. A promoted, emptied or rolled-back node fails this.
 --
--- Fields of a head: owner, generation, number, partitions, ledgers, records, records_since_ms, touches, and
+-- Fields of a head: owner (empty while the partition is restored from the ledger), generation, number, partitions,
+--   ledgers, records, records_since_ms, touches, and
 --   degraded  the generation that was opened on a node without a replica: what happens in it waits for none
 --   applied   number up to which the ledger is known to have all of its events; missing: nobody has said so yet
 --   behind    1: the ledger was behind by the limit and has not caught up by half of it since
@@ -58,7 +59,9 @@ local function read_head(key, seen_generation, seen_number, events_key)
   local values = redis.pcall("HMGET", key, "owner", "generation", "number", "records", applied, behind)
   if values.err then return nil, { "corrupt", "head" } end
   if not values[1] then return nil, { "fenced", "NO_HEAD" } end
-  if values[1] ~= redis.call("CLUSTER", "MYID") then return nil, { "fenced", "NEW_OWNER" } end
+  if values[1] ~= redis.call("CLUSTER", "MYID") then
+    return nil, { "fenced", values[1] == "" and "RESTORING" or "NEW_OWNER" }
+  end
   local head = {
     key = key,
     generation = whole(values[2]),

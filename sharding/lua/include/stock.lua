@@ -14,6 +14,8 @@
 --   freeze                  version of the decision that `frozen` follows; missing: there was none
 --   repaired                <number> <call> of the last difference from the ledger that was compensated here
 --   out:<partition>         <number>:<units> of the last take for that receiver; 0 units: it has arrived
+--   transfers_from          numbers of takes are above this one, since some may have been used that the ledger, from
+--                           which the shard was restored, did not know of; missing: 0
 --   in:<partition>          number of the last put from that donor
 --   visited                 1: it took requests whose home was away
 --   released                units of the buffer that came in here in this epoch; 0 or missing: none. At the
@@ -70,12 +72,13 @@ local function shard_event(kind, product, stock, ...)
     int(stock.loaded), ... }
 end
 
--- Number and units of the last take for a receiver; 0, 0 where there was none.
+-- Number and units of the last take for a receiver; units 0: none is open, and the next has a greater number.
 local function read_out(key, receiver)
-  local note = redis.call("HGET", key, "out:" .. receiver)
-  if not note then return 0, 0 end
-  local number, units = string.match(note, "^(%d+):(%d+)$")
-  return tonumber(number), tonumber(units)
+  local values = redis.call("HMGET", key, "out:" .. receiver, "transfers_from")
+  local number, units = string.match(values[1] or "0:0", "^(%d+):(%d+)$")
+  number, units = tonumber(number), tonumber(units)
+  if units == 0 and values[2] then number = math.max(number, whole(values[2]) or 0) end
+  return number, units
 end
 
 -- Whether units have left for other shards and nobody has said that they arrived.

@@ -1,0 +1,12 @@
+-- A partition that is being restored has no owner, so no other script obeys it, and the generation of the one
+-- attempt that may write to it.
+
+-- The head's number, or nil and the refusal.
+local function read_restoring(key, attempt)
+  local values = redis.pcall("HMGET", key, "owner", "generation", "number", "records")
+  if values.err then return nil, { "corrupt", "head" } end
+  if values[1] ~= "" or values[2] ~= attempt then return nil, { "passed" } end
+  local number, records = whole(values[3]), whole(values[4])
+  if not (number and records) then return nil, { "corrupt", "head" } end
+  return { key = key, number = number, records = records }
+end

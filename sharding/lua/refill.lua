@@ -1,0 +1,55 @@
+#!lua flags=allow-oom
+-- Give a shard of a partition that is being restored what the ledger knows of it.
+--
+-- KEYS[1] head     hash: the partition's fence
+-- KEYS[2] stock    hash: the shard
+-- KEYS[3] product_info  hash: the product's layout and settings
+-- KEYS[4] users    hash: units that users have of this product
+--
+-- ARGV[1] attempt  integer >= 1, the generation that this attempt was issued
+-- ARGV[2] freeze   integer >= 0, version of the last decision to stop or to resume the sale; 0: none
+-- ARGV[3] frozen   1 or 0, what it was
+-- ARGV[4] forgets  1: of transfers that the ledger does not know there is nothing; 0: what is known stays
+-- ARGV[5] stock    packed flat list of names and values; empty: there is no such shard
+-- ARGV[6] info     packed flat list of names and values
+--
+-- Returns one of
+--   {"done", available, held, sold}  what the shard had before, as text; nothing after the word: no shard
+--   {"passed"}         a later attempt has begun
+--   {"corrupt", what}
+-- @include head
+-- @include freeze
+-- @include restoring
+
+local stock_key, info_key, users_key = KEYS[2], KEYS[3], KEYS[4]
+local attempt, freeze, frozen, forgets = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == "1"
+local fields, info = cmsgpack.unpack(ARGV[5]), cmsgpack.unpack(ARGV[6])
+
+local head, refusal = read_restoring(KEYS[1], attempt)
+if not head then return refusal end
+local before, moves, kept = { "done" }, 0, {}
+if redis.call("TYPE", stock_key).ok == "hash" then
+  local values = redis.call("HMGET", stock_key, "available", "held", "sold", "moves")
+  before = { "done", values[1] or "", values[2] or "", values[3] or "" }
+  moves = whole(values[4]) or 0
+  freeze, frozen = latest_freeze(stock_key, freeze, frozen)
+  if not forgets then
+    local all = redis.call("HGETALL", stock_key)
+    for i = 1, #all, 2 do
+      if string.find(all[i], "^in:") or string.find(all[i], "^out:") then
+        kept[#kept + 1] = all[i]
+        kept[#kept + 1] = all[i + 1]
+      end
+    end
+  end
+end
+-- From here on it must succeed.
+redis.call("UNLINK", stock_key, info_key, users_key)
+if #fields == 0 then return before end
+if #kept > 0 then redis.call("HSET", stock_key, unpack(kept)) end
+-- Each event can have raised it once.
+redis.call("HSET", stock_key, "moves", int(math.max(moves, head.number) + 1), "freeze", freeze, "frozen", frozen,
+  unpack(fields))
+redis.call("HSET", users_key, "-", "")
+redis.call("HSET", info_key, "since_ms", int(now_ms()), unpack(info))
+return before

@@ -1,0 +1,54 @@
+#!lua flags=allow-oom
+-- Shut a partition for everybody but one attempt to restore it from the ledger. Whoever began earlier writes nothing
+-- to it from here on.
+--
+-- KEYS[1] head       hash: the partition's fence
+-- KEYS[2] records_0  hash: request records, first generation; KEYS[3], KEYS[4] the others
+-- KEYS[5] tombstones_0  hash: tombstones, first generation; KEYS[6], KEYS[7] the others
+-- KEYS[8] deadlines  sorted set: orders by the time at which somebody has to look at them
+-- KEYS[9] events_0   stream of the first ledger; KEYS[10], KEYS[11] … those of the others
+--
+-- ARGV[1] partitions  integer >= 1, the cluster's partition count
+-- ARGV[2] attempt     integer >= 1, the generation that this attempt was issued
+-- ARGV[3] number      integer >= 0, events that anybody knows of
+-- ARGV[4] forgets     1: what the partition remembers is not the ledger's past, and goes; 0: it stays
+-- ARGV[5] degraded    1: the node has no replica, and what happens in this generation waits for none; else 0
+--
+-- Returns one of
+--   {"done", owner, number, known}  owner: the node's id; number: the greatest that anybody knows of;
+--       known: the greatest that this node knew of
+--   {"passed"}         a later attempt has begun, or this one has ended
+--   {"corrupt", what}
+-- @include head
+
+local head_key, partitions, attempt = KEYS[1], ARGV[1], ARGV[2]
+local seen, forgets, degraded = tonumber(ARGV[3]), ARGV[4] == "1", ARGV[5] == "1"
+
+local FIRST_STREAM = 9
+local refusal = wrong_type(head_key, "hash", "head")
+if refusal then return refusal end
+local values = redis.call("HMGET", head_key, "generation", "number", "owner")
+local generation, known = whole(values[1] or "0") or 0, whole(values[2] or "0") or 0
+if generation > tonumber(attempt) then return { "passed" } end
+local is_repeat = generation == tonumber(attempt)
+if is_repeat and values[3] ~= "" then return { "passed" } end
+for i = FIRST_STREAM, #KEYS do
+  if redis.call("TYPE", KEYS[i]).ok == "stream" then
+    local info = redis.call("XINFO", "STREAM", KEYS[i])
+    for j = 1, #info, 2 do
+      if info[j] == "last-generated-id" then
+        known = math.max(known, whole(string.match(info[j + 1], "%-(%d+)$")) or 0)
+      end
+    end
+  end
+end
+local number = math.max(known, seen)
+-- From here on it must succeed.
+redis.call("HSET", head_key, "owner", "", "generation", attempt, "number", int(number), "partitions", partitions,
+  "ledgers", int(#KEYS - FIRST_STREAM + 1), "degraded", degraded and attempt or "0")
+redis.call("HSETNX", head_key, "records", "0")
+redis.call("HSETNX", head_key, "records_since_ms", int(now_ms()))
+if forgets then redis.call("UNLINK", unpack(KEYS, 2)) end
+for i = 2, 7 do redis.call("HSETNX", KEYS[i], "-", "") end
+redis.call("ZADD", KEYS[8], "NX", "+inf", "-")
+return { "done", redis.call("CLUSTER", "MYID"), number, known }

@@ -1,0 +1,226 @@
+"""One attempt at a time restores a partition, and nobody else is obeyed meanwhile."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import count
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from deploy.local.stack import LocalStack
+from sharding.cluster import Cluster
+from sharding.errors import NotOpenableError, RestorationPassedError, StockUnavailableError
+from sharding.events import EventId
+from sharding.memories import Memory, What
+from sharding.metrics import StockMetrics
+from sharding.outcomes import Deduction, Outcome
+from sharding.partitions import NOTHING_APPLIED, Partitions
+from sharding.placement import Layout
+from sharding.plans import NEVER_FROZEN
+from sharding.restoring import (
+    Found,
+    Restoring,
+    ShardState,
+    Shut,
+    Transfers,
+    checkpoint_at,
+    opened_entry,
+)
+from sharding.shards import Shards
+from sharding.stock import Stock
+from tests.sharding.conftest import entries_of, plan_for, settings_for
+
+# Other partitions than those of the other tests.
+PARTITIONS = 192
+_fresh_partition = count(1, 2)
+_product_ids = count(7_800_001)
+AT_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+async def lonely(services: LocalStack) -> AsyncIterator[Cluster]:
+    settings = settings_for(
+        services, partitions=PARTITIONS, default_shards=1, redis_patience_ms=300
+    )
+    cluster = await Cluster.connect(settings, StockMetrics(CollectorRegistry()))
+    yield cluster
+    await cluster.close()
+
+
+@pytest.fixture
+def partitions(lonely: Cluster) -> Partitions:
+    return Partitions(lonely, partitions=PARTITIONS)
+
+
+@pytest.fixture
+def restoring(lonely: Cluster) -> Restoring:
+    return Restoring(lonely)
+
+
+@pytest.fixture
+async def opened(partitions: Partitions) -> int:
+    partition = next(_fresh_partition)
+    await partitions.open(partition, [NOTHING_APPLIED], opening=1)
+    return partition
+
+
+def shard(product_id: int, **changes: object) -> ShardState:
+    known: dict[str, object] = {
+        "product_id": product_id,
+        "epoch": 1,
+        "layout_version": 1,
+        "state": "open",
+        "serves": True,
+        "available": 7,
+        "held": 0,
+        "sold": 3,
+        "loaded": 10,
+        "released": 0,
+        "max_per_user": 0,
+        "repaired": 0,
+        "freeze": NEVER_FROZEN,
+        "transfers": {},
+        "listing": {
+            "layout": 1,
+            "shards": 1,
+            "epoch": 1,
+            "former": "",
+            "earlier": "",
+            "buffer": 0,
+            "sold_before": 0,
+            "max_per_user": 0,
+            "next_layout": 0,
+        },
+    }
+    return ShardState(**(known | changes))  # type: ignore[arg-type]
+
+
+async def restored(restoring: Restoring, partition: int, attempt: int) -> Shut:
+    """Shut, given nothing, and opened again."""
+    shut = await restoring.shut(partition, attempt=attempt, number=0, forgets=True)
+    await restoring.reopen(partition, shut, opened_entry(shut, AT_MS))
+    return shut
+
+
+async def test_a_partition_that_is_being_restored_obeys_nobody(
+    partitions: Partitions, restoring: Restoring, opened: int
+) -> None:
+    await restoring.shut(opened, attempt=2, number=0, forgets=True)
+    head = await partitions.head(opened)
+    assert (head.is_open, head.reason) == (False, "RESTORING")
+    with pytest.raises(StockUnavailableError, match="RESTORING"):
+        await partitions.replicated(opened, ledger=0, last=EventId(1, 1))
+    with pytest.raises(NotOpenableError, match="being restored"):
+        await partitions.open(opened, [NOTHING_APPLIED], opening=3)
+
+
+async def test_a_restored_partition_has_one_entry_above_all_that_anybody_knew(
+    partitions: Partitions, restoring: Restoring, opened: int
+) -> None:
+    shut = await restoring.shut(opened, attempt=5, number=70, forgets=True)
+    assert (shut.number, shut.known) == (70, 1)
+    entry = opened_entry(shut, AT_MS)
+    await restoring.reopen(opened, shut, entry)
+    assert await entries_of(partitions, opened) == [entry]
+    head = await partitions.head(opened, opening=5)
+    assert (head.is_open, head.generation, head.number) == (True, 5, 71)
+    assert head.stream(0).applied == 71
+    again = await partitions.open(opened, [checkpoint_at(entry)], opening=6)
+    assert (again.generation, again.number) == (6, 72)
+
+
+Step = Callable[[Restoring, int, Shut], Awaitable[object]]
+STEPS: dict[str, Step] = {
+    "shut": lambda restoring, partition, shut: restoring.shut(
+        partition, attempt=shut.attempt, number=0, forgets=True
+    ),
+    "refill": lambda restoring, partition, shut: restoring.refill(
+        partition, shut.attempt, shard(next(_product_ids)), forgets=True
+    ),
+    "clear": lambda restoring, partition, shut: restoring.clear(partition, shut.attempt, 1),
+    "users": lambda restoring, partition, shut: restoring.count_users(
+        partition, shut.attempt, 1, {1: 1}
+    ),
+    "remember": lambda restoring, partition, shut: restoring.remember(
+        partition, shut.attempt, [Memory(What.RECORD, "1:x", "d1:0:0:0")]
+    ),
+    "reopen": lambda restoring, partition, shut: restoring.reopen(
+        partition, shut, opened_entry(shut, AT_MS)
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("later", ["begun", "ended"])
+async def test_an_attempt_that_was_overtaken_writes_nothing(
+    partitions: Partitions, restoring: Restoring, opened: int, step: str, later: str
+) -> None:
+    early = await restoring.shut(opened, attempt=2, number=0, forgets=True)
+    if later == "begun":
+        await restoring.shut(opened, attempt=3, number=0, forgets=True)
+    else:
+        await restored(restoring, opened, 3)
+    before = await partitions.head(opened)
+    with pytest.raises(RestorationPassedError):
+        await STEPS[step](restoring, opened, early)
+    assert await partitions.head(opened) == before
+
+
+async def test_each_step_whose_answer_was_lost_may_be_repeated(
+    partitions: Partitions, restoring: Restoring, opened: int
+) -> None:
+    first = await restoring.shut(opened, attempt=2, number=0, forgets=True)
+    shut = await restoring.shut(opened, attempt=2, number=0, forgets=True)
+    assert shut == first
+    product = next(_product_ids)
+    for found in (None, Found(7, 0, 3)):
+        assert await restoring.refill(opened, 2, shard(product), forgets=True) == found
+    entry = opened_entry(shut, AT_MS)
+    for _ in range(2):
+        await restoring.reopen(opened, shut, entry)
+    assert await entries_of(partitions, opened) == [entry]
+
+
+async def test_a_restored_shard_sells_what_it_was_given_and_replays_what_it_was_told(
+    lonely: Cluster, partitions: Partitions, restoring: Restoring
+) -> None:
+    product = next(_product_ids)
+    plan = plan_for(product, 10)
+    partition = plan.layout.partition(0, product_id=product, partitions=PARTITIONS)
+    if not (await partitions.head(partition)).is_open:
+        await partitions.open(partition, [NOTHING_APPLIED], opening=1)
+    attempt = (await partitions.head(partition)).generation + 1
+    shut = await restoring.shut(partition, attempt=attempt, number=0, forgets=True)
+    assert await restoring.refill(partition, attempt, shard(product), forgets=True) is None
+    record = Memory(What.RECORD, f"{product}:known", "d3:9:7:0")
+    await restoring.remember(partition, attempt, [record])
+    await restoring.reopen(partition, shut, opened_entry(shut, AT_MS))
+    stock = Stock(lonely, lonely.metrics)
+    requests = [Deduction("known", product, 3, user_id=9), Deduction("new", product, 7)]
+    answers = await stock.deduct([*requests, Deduction("more", product, 1)])
+    await stock.drain()
+    assert [(answer.outcome, answer.replayed, answer.available) for answer in answers] == [
+        (Outcome.DEDUCTED, True, 7),
+        (Outcome.DEDUCTED, False, 0),
+        (Outcome.INSUFFICIENT_STOCK, False, 0),
+    ]
+
+
+async def test_a_restored_donor_uses_no_number_twice(
+    lonely: Cluster, partitions: Partitions, restoring: Restoring
+) -> None:
+    """Of the takes that were lost the receiver may know."""
+    product = next(_product_ids)
+    shards = Shards(lonely, product, Layout(1, 2))
+    donor, receiver = shards.partitions
+    if not (await partitions.head(donor)).is_open:
+        await partitions.open(donor, [NOTHING_APPLIED], opening=1)
+    attempt = (await partitions.head(donor)).generation + 1
+    shut = await restoring.shut(donor, attempt=attempt, number=0, forgets=True)
+    known = shard(product, transfers={receiver: Transfers(last_out=4)})
+    await restoring.refill(donor, attempt, known, forgets=True)
+    await restoring.reopen(donor, shut, opened_entry(shut, AT_MS))
+    next_number = (await shards.read(donor)).next_number(receiver)
+    assert next_number > 5
+    for number, word in ((5, "past"), (next_number, "taken")):
+        taken = await shards.take(donor, receiver=receiver, number=number, quantity=1)
+        assert taken.word == word

@@ -1,0 +1,376 @@
+"""Partitions whose node has lost something are given the ledger's state, and open by themselves."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sharding import keys
+from sharding.cluster import Cluster, LaneKind
+from sharding.metrics import StockMetrics
+from sharding.ordering import Orders
+from sharding.orders import Line
+from sharding.outcomes import Answer, Deduction, Outcome
+from sharding.shards import OpenTransfer
+from sharding.stock import Stock
+from tests.ledger.conftest import fetch, write
+from tests.ledger.streams import fresh_order_ids, fresh_request_ids
+from tests.waiting import eventually
+from tests.worker.audits import audit, shard_of, shards_of
+from tests.worker.busy import Busy, Memory, busy_world, drained, remembered
+from tests.worker.conftest import PARTITIONS, StartWorker, WorkerProcess, World, working
+from tests.worker.losses import (
+    EVERYWHERE,
+    all_restored,
+    dump,
+    empty,
+    generations,
+    set_back,
+)
+
+
+@pytest.fixture(scope="module")
+async def worker(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[WorkerProcess]:
+    log: Path = tmp_path_factory.mktemp("restoring") / "worker.log"
+    async with working(world, log) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+async def orders(world: World) -> AsyncIterator[Orders]:
+    made = Orders(world.stock, world.cluster, grace_s=0)
+    yield made
+    await made.drain()
+
+
+@pytest.fixture(scope="module")
+async def busy(world: World, worker: WorkerProcess, orders: Orders) -> Busy:
+    return await busy_world(world, orders)
+
+
+@asynccontextmanager
+async def other_process(world: World) -> AsyncIterator[Stock]:
+    """One that has seen nothing yet."""
+    metrics = StockMetrics(CollectorRegistry())
+    cluster = await Cluster.connect(world.cluster.settings, metrics)
+    stock = Stock(cluster, metrics)
+    yield stock
+    await stock.drain()
+    await cluster.close()
+
+
+async def sell(world: World, product: int, ids: list[str]) -> list[Answer]:
+    return await sell_by(world.stock, product, ids)
+
+
+async def sell_by(stock: Stock, product: int, ids: list[str]) -> list[Answer]:
+    answers = await asyncio.gather(
+        *(stock.deduct([Deduction(each, product, 1, user_id=7)]) for each in ids)
+    )
+    return [answer for (answer,) in answers]
+
+
+async def sell_out(world: World, product: int, *, left: int) -> None:
+    """Exactly so many units can be sold, one by one."""
+    answers = await sell(world, product, fresh_request_ids(left + 2))
+    sold = [answer for answer in answers if answer.outcome is Outcome.DEDUCTED]
+    assert len(sold) == left
+    assert {answer.outcome for answer in answers} == {Outcome.DEDUCTED, Outcome.INSUFFICIENT_STOCK}
+
+
+async def assert_balanced(world: World, product: int) -> None:
+    reading = await audit(world, product)
+    assert reading.balanced, reading
+    assert reading.ledger.in_transit == 0
+
+
+LOST = "inventory_worker_restored_events_lost_total"
+LEASE_AND_CHECKPOINT = (
+    "SELECT opening, anchor FROM partition_lease JOIN stream_checkpoint USING (partition_id)"
+    " WHERE partition_id = %s"
+)
+
+
+async def is_shown(worker: WorkerProcess, reason: str) -> bool:
+    name = f'inventory_worker_partitions_fenced{{reason="{reason}"}}'
+    return (await worker.metric(name) or 0) > 0
+
+
+async def is_open(world: World, partition: int) -> bool:
+    return (await world.partitions.head(partition)).is_open
+
+
+async def set_owner(world: World, partition: int, owner: str) -> None:
+    """As if another node had the partition."""
+    head = keys.head(world.cluster.tags[partition])
+    await world.cluster.command(partition, "HSET", head, "owner", owner, lane=LaneKind.MOVE)
+
+
+async def restore_remarks(world: World, product: int) -> list[str]:
+    """What the journal says of restorations of a product."""
+    sql = "SELECT remark FROM inventory_log WHERE product_id = %s AND kind = 'restore' ORDER BY id"
+    return [str(remark) for (remark,) in await fetch(world.database, sql, product)]
+
+
+async def lose_everything(world: World) -> None:
+    before = await generations(world, EVERYWHERE)
+    await empty(world, EVERYWHERE)
+    await all_restored(world, before)
+
+
+async def assert_remembered(world: World, before: Mapping[int, Memory]) -> None:
+    """What orders came to is told to their lines once more first; nobody had noted that they know."""
+    with contextlib.suppress(AssertionError):
+        await eventually(lambda: _are_equal(world, before), within_s=5)
+    after = await remembered(world, before)
+    for partition, memory in before.items():
+        assert after[partition] == memory, partition
+
+
+async def _are_equal(world: World, before: Mapping[int, Memory]) -> bool:
+    return await remembered(world, before) == before
+
+
+async def test_an_emptied_cluster_knows_all_that_it_knew(world: World, busy: Busy) -> None:
+    before = await remembered(world)
+    await lose_everything(world)
+    await assert_remembered(world, before)
+
+
+async def test_what_was_accepted_is_replayed_after_a_loss(world: World, busy: Busy) -> None:
+    first = await world.stock.deduct(busy.requests)
+    await lose_everything(world)
+    again = await world.stock.deduct(busy.requests)
+    assert {answer.replayed for answer in again} == {True}
+    assert again == first
+
+
+async def test_an_emptied_cluster_sells_on_to_the_last_unit(
+    world: World, worker: WorkerProcess
+) -> None:
+    product = await world.on_sale(100)
+    await sell(world, product, fresh_request_ids(40))
+    await eventually(lambda: world.is_sold(product, 40))
+    await lose_everything(world)
+    await sell_out(world, product, left=60)
+    await eventually(lambda: world.is_sold(product, 100))
+    await assert_balanced(world, product)
+
+
+async def test_orders_outlive_a_loss_however_long_they_are_held(
+    world: World, busy: Busy, orders: Orders
+) -> None:
+    """Entries are kept for an hour, holds last for up to twelve."""
+    await write(world.database, "DELETE FROM raw_event")
+    await lose_everything(world)
+    (alone, one), (apart, _), (extended, _), (limited, _) = busy.held.items()
+    assert (await orders.confirm(apart)).outcome is Outcome.CONFIRMED
+    assert (await orders.release(alone, product_id=one)).outcome is Outcome.RELEASED
+    assert (await orders.get(extended)).outcome is Outcome.HELD
+    assert (await orders.release(limited)).outcome is Outcome.RELEASED
+    assert (await orders.release(extended)).outcome is Outcome.RELEASED
+    await orders.drain()
+    await eventually(lambda: _holds_nothing(world, one))
+    await assert_balanced(world, one)
+
+
+async def _holds_nothing(world: World, product: int) -> bool:
+    seen, row = await world.stock.read(product), await world.products.get(product)
+    return seen is not None and seen.held == 0 and row.held_stock == 0
+
+
+async def test_a_hold_that_ran_out_meanwhile_expires_after_a_loss(
+    world: World, worker: WorkerProcess, orders: Orders
+) -> None:
+    product = await world.on_sale(10)
+    (order_id,) = fresh_order_ids(1)
+    await orders.reserve(order_id, user_id=1, lines=[Line(product, 3)], ttl_s=3, attempt=1)
+    await eventually(lambda: _has_held(world, product, 3))
+    await write(world.database, "DELETE FROM raw_event")
+    await lose_everything(world)
+    await eventually(lambda: _holds_nothing(world, product))
+    assert (await orders.get(order_id, product_id=product)).outcome is Outcome.EXPIRED
+    await sell_out(world, product, left=10)
+    await assert_balanced(world, product)
+
+
+async def _has_held(world: World, product: int, units: int) -> bool:
+    return (await world.products.get(product)).held_stock == units
+
+
+async def test_a_node_that_is_merely_behind_keeps_what_it_has_and_hears_the_rest(
+    world: World, worker: WorkerProcess
+) -> None:
+    product = await world.on_sale(120)
+    early = await sell(world, product, fresh_request_ids(1))
+    await drained(world)
+    places = shards_of(world, product).partitions
+    snapshots = {each: await dump(world, each) for each in places}
+    late = fresh_request_ids(60)
+    await sell(world, product, late)
+    await drained(world)
+    before, opened = await remembered(world, places), await generations(world, places)
+    for partition, snapshot in snapshots.items():
+        await set_back(world, partition, snapshot)
+    await all_restored(world, opened)
+    await assert_remembered(world, before)
+    assert worker.said('"kept_records": true')
+    assert early[0].outcome is Outcome.DEDUCTED
+    assert all(answer.replayed for answer in await sell(world, product, late))
+    await sell_out(world, product, left=59)
+    await assert_balanced(world, product)
+
+
+async def test_a_stream_that_has_parted_from_the_ledger_goes_and_its_losses_are_told(
+    world: World, worker: WorkerProcess
+) -> None:
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    await sell(world, product, fresh_request_ids(5))
+    await drained(world)
+    snapshot = await dump(world, partition)
+    ledgers = fresh_request_ids(4)
+    await sell(world, product, ledgers)
+    await drained(world)
+    before, lost = await generations(world, [partition]), await worker.metric(LOST) or 0
+    with worker.paused():
+        await set_back(world, partition, snapshot)
+        async with other_process(world) as stock:
+            for request_id in fresh_request_ids(7):
+                (answer,) = await sell_by(stock, product, [request_id])
+                assert answer.outcome is Outcome.DEDUCTED
+        await set_owner(world, partition, "0" * 40)
+    await all_restored(world, before)
+    assert all(answer.replayed for answer in await sell(world, product, ledgers))
+    await sell_out(world, product, left=51)
+    await assert_balanced(world, product)
+    assert (await worker.metric(LOST) or 0) > lost
+    remarks = await restore_remarks(world, product)
+    assert len(remarks) == 1
+    assert "sold +3" in remarks[0]
+
+
+async def test_units_that_were_on_their_way_arrive_once_after_a_loss(
+    world: World, worker: WorkerProcess
+) -> None:
+    """A take whose put is to come, and one that has arrived of which the donor was not told."""
+    product = await world.on_sale(60)
+    shards = shards_of(world, product)
+    first, second, third = shards.partitions[:3]
+    for receiver, arrives in ((second, False), (third, True)):
+        taken = await shards.take(first, receiver=receiver, number=1, quantity=4)
+        assert taken.word == "taken"
+        if arrives:
+            await shards.put(OpenTransfer(first, receiver, 1, 4))
+    await drained(world)
+    await lose_everything(world)
+    await eventually(lambda: _has_arrived(world, product))
+    seen = await world.stock.read(product)
+    assert seen is not None
+    assert [shard.available for shard in seen.shards[:3]] == [2, 14, 14]
+    await sell_out(world, product, left=60)
+    await assert_balanced(world, product)
+
+
+async def _has_arrived(world: World, product: int) -> bool:
+    return not await world.stock.open_transfers(product)
+
+
+@pytest.mark.parametrize("lost", ["take", "put"])
+async def test_of_a_transfer_of_which_one_side_was_lost_the_other_one_knows(
+    world: World, worker: WorkerProcess, lost: str
+) -> None:
+    """Its number is not used again, either: the receiver would take the next units for the same."""
+    product = await world.on_sale(60)
+    shards = shards_of(world, product)
+    donor, receiver = shards.partitions[:2]
+    loser = donor if lost == "take" else receiver
+    with worker.paused():
+        assert (await shards.take(donor, receiver=receiver, number=1, quantity=4)).word == "taken"
+        if lost == "take":
+            await forget_last_event(world, loser)
+        await shards.put(OpenTransfer(donor, receiver, 1, 4))
+        if lost == "put":
+            await forget_last_event(world, loser)
+            await shards.ack(OpenTransfer(donor, receiver, 1, 4))
+    await drained(world)
+    before = await generations(world, [loser])
+    await empty(world, [loser])
+    await all_restored(world, before)
+    await move(world, product, donor, receiver, 3)
+    readings = [await shards.read(donor), await shards.read(receiver)]
+    assert [reading.available for reading in readings] == [3, 17]
+    await sell_out(world, product, left=60)
+    await assert_balanced(world, product)
+
+
+async def forget_last_event(world: World, partition: int) -> None:
+    """As if the node had been lost before the worker read it."""
+    event_id = str((await world.partitions.head(partition)).stream(0).last)
+    stream = keys.events(world.cluster.tags[partition], 0)
+    await world.cluster.command(partition, "XDEL", stream, event_id, lane=LaneKind.MOVE)
+
+
+async def move(world: World, product: int, donor: int, receiver: int, units: int) -> None:
+    """A transfer from its beginning to its end."""
+    shards = shards_of(world, product)
+    number = (await shards.read(donor)).next_number(receiver)
+    taken = await shards.take(donor, receiver=receiver, number=number, quantity=units)
+    assert taken.word == "taken"
+    await shards.put(OpenTransfer(donor, receiver, number, units))
+    await shards.ack(OpenTransfer(donor, receiver, number, units))
+
+
+@pytest.mark.parametrize("step", ["after_shut", "after_refill", "after_settle", "after_reopen"])
+async def test_a_worker_killed_at_any_step_of_a_restoration_leaves_it_to_the_next(
+    world: World, busy: Busy, worker: WorkerProcess, start_worker: StartWorker, step: str
+) -> None:
+    await drained(world)
+    before, opened = await remembered(world), await generations(world, EVERYWHERE)
+    with worker.paused():
+        doomed = start_worker(FAILPOINTS=f"worker.{step}=kill@2")
+        await eventually(lambda: doomed.owns(PARTITIONS))
+        await empty(world, EVERYWHERE)
+        assert await doomed.ended() == -9
+    await all_restored(world, opened)
+    await assert_remembered(world, before)
+    await assert_balanced(world, busy.sold)
+
+
+async def test_a_ledger_that_is_older_than_the_live_stock_is_told_and_nothing_is_copied_from_it(
+    world: World, worker: WorkerProcess
+) -> None:
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    await sell(world, product, fresh_request_ids(5))
+    await drained(world)
+    before = await remembered(world, [partition])
+    saved = await fetch(world.database, LEASE_AND_CHECKPOINT, partition)
+    await write(
+        world.database, "UPDATE partition_lease SET opening = 0 WHERE partition_id = %s", partition
+    )
+    await write(
+        world.database,
+        "UPDATE stream_checkpoint SET anchor = 'x' WHERE partition_id = %s",
+        partition,
+    )
+    await set_owner(world, partition, "0" * 40)
+    await eventually(lambda: worker.said("nothing is copied from it"))
+    await eventually(lambda: is_shown(worker, "LEDGER_OLDER"))
+    assert not (await world.partitions.head(partition)).is_open
+    assert await remembered(world, [partition]) == before
+    ((opening, anchor),) = saved
+    await write(
+        world.database,
+        "UPDATE stream_checkpoint SET anchor = %s WHERE partition_id = %s",
+        anchor,
+        partition,
+    )
+    await eventually(lambda: is_open(world, partition))
+    assert (await fetch(world.database, LEASE_AND_CHECKPOINT, partition))[0][0] >= opening

@@ -1,0 +1,227 @@
+"""Opens partitions that are shut: as they are where that is enough, else with the ledger's state."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from ledger.agreement import ANSWER_S
+from ledger.checkpoints import Checkpoints
+from ledger.errors import CheckpointMovedError, LedgerError
+from ledger.failpoints import Failpoints
+from ledger.openings import Openings
+from ledger.servers import PerServer, together
+from sharding.errors import NotOpenableError, RestorationPassedError, StockUnavailableError
+from sharding.partitions import Checkpoint, PartitionHead, Partitions
+from worker.freezes import PartitionFreezes
+from worker.metrics import WorkerMetrics
+from worker.restoring import Case, Restorer
+from worker.share import Shares
+
+PAUSE_FIRST_S = 0.5
+PAUSE_MAX_S = 30.0
+RESTORED_AT_ONCE = 4
+LEDGER_OLDER = "LEDGER_OLDER"
+"""The reason that stands for a partition that knows of openings which the ledger does not."""
+LEDGER_OLDER_TEXT = (
+    "the ledger is at an earlier state than the live stock, as after a backup was restored: "
+    "nothing is copied from it"
+)
+
+log = structlog.get_logger()
+
+
+class Opener:
+    """Leads each shut partition back, whatever its node has lost."""
+
+    def __init__(
+        self,
+        shares: Shares,
+        partitions: Partitions,
+        openings: Openings,
+        checkpoints: PerServer[Checkpoints],
+        freezes: PerServer[PartitionFreezes],
+        restorer: Restorer,
+        metrics: WorkerMetrics,
+        failpoints: Failpoints,
+    ) -> None:
+        self._shares = shares
+        self._partitions = partitions
+        self._openings = openings
+        """The first MySQL server counts them; opening needs all of them."""
+        self._checkpoints = checkpoints
+        self._freezes = freezes
+        self._restorer = restorer
+        self._metrics = metrics
+        self._failpoints = failpoints
+        self._refusals: dict[int, _Refusal] = {}
+        self._restoring: dict[int, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(RESTORED_AT_ONCE)
+        self._numbers: dict[int, int] = {}
+        """Of the last event that each partition was seen to have while it was open."""
+
+    def keep(self, owned: Collection[int]) -> None:
+        """Forget what is known of partitions that somebody else opens by now."""
+        self._refusals = {each: self._refusals[each] for each in owned if each in self._refusals}
+
+    async def end(self) -> None:
+        """Leave what is being restored to the next attempt."""
+        restoring = list(self._restoring.values())
+        for task in restoring:
+            task.cancel()
+        await asyncio.gather(*restoring, return_exceptions=True)
+
+    async def note_open(self, partition: int, head: PartitionHead) -> None:
+        """A partition is open: bring its shards what no event will. StockUnavailableError."""
+        self._numbers[partition] = head.number
+        if partition in self._shares.owned:
+            with contextlib.suppress(LedgerError):  # said by the drain, and tried again in a moment
+                await self._restorer.mend(partition)
+
+    async def reopened(
+        self, partition: int, head: PartitionHead, *, degraded: bool
+    ) -> PartitionHead:
+        """Try to open a partition, or to open it anew; returns its head as it is then.
+
+        `degraded`: its node has no replica, and nobody is to wait for one. One that is to be restored is
+        shut until that is done, by itself. StockUnavailableError.
+        """
+        refusal = self._refusals.setdefault(partition, _Refusal())
+        if time.monotonic() < refusal.until_s or partition in self._restoring:
+            return head
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                if not head.is_open:  # one that is open has been told, and may have no replica
+                    await together([each.apply(partition) for each in self._freezes.all])
+                issued = await self._issued(partition, head)
+        except (LedgerError, TimeoutError):
+            return head  # the drain has said which server of the ledger is away
+        try:
+            self._failpoints.hit("worker.before_opening")
+            opened = await self._partitions.open(
+                partition, issued.checkpoints, opening=issued.generation, degraded=degraded
+            )
+            if issued.is_ledger_older:  # the next look opens it under a generation of the ledger's
+                await self._openings.begin(partition, above=opened.generation)
+        except LedgerError:
+            return head
+        except NotOpenableError as error:
+            if issued.is_ledger_older:
+                self._note_refusal(partition, refusal, f"{error}; {LEDGER_OLDER_TEXT}")
+                return head._replace(reason=LEDGER_OLDER)
+            if head.is_open:
+                self._note_refusal(partition, refusal, str(error))
+            else:
+                self._begin_to_restore(partition, head, issued, error, degraded=degraded)
+            return head
+        self._refusals.pop(partition, None)
+        self._note_opened(partition, head, opened)
+        return opened
+
+    def _note_opened(self, partition: int, head: PartitionHead, opened: PartitionHead) -> None:
+        """The ledger lacks nothing, but somebody may have seen more than the node has."""
+        lost = self._known(partition, head) - (opened.number - 1)
+        if lost > 0:
+            self._metrics.events_lost.inc(lost)
+            log.error("partition opened without its last events", partition=partition, lost=lost)
+        log.info(
+            "partition opened",
+            partition=partition,
+            reason=head.reason,
+            degraded=opened.is_degraded,
+        )
+
+    def _known(self, partition: int, head: PartitionHead) -> int:
+        """Number of the last event that this worker has ever seen of a partition."""
+        seen = self._partitions.seen(partition).number
+        return max(head.number, seen, self._numbers.get(partition, 0))
+
+    async def _issued(self, partition: int, head: PartitionHead) -> "_Issued":
+        """A generation for one attempt, and what each MySQL server has applied.
+
+        A head's generation was issued by the ledger before. One that the ledger does not know of is of a
+        later state of the ledger than the present one, and nothing is issued until that is seen to be
+        harmless: otherwise the next look would know no better.
+        """
+        known = max(head.generation, self._partitions.seen(partition).generation)
+        opening = await self._openings.current(partition)
+        is_older = opening.generation < known
+        if not is_older:
+            opening = await self._openings.begin(partition, above=known)
+        found = await together([each.of({partition}) for each in self._checkpoints.all[1:]])
+        checkpoints = [opening.checkpoint, *(each[partition] for each in found)]
+        generation = known + 1 if is_older else opening.generation
+        return _Issued(generation, checkpoints, is_ledger_older=is_older)
+
+    def _begin_to_restore(
+        self,
+        partition: int,
+        head: PartitionHead,
+        issued: "_Issued",
+        why: NotOpenableError,
+        *,
+        degraded: bool,
+    ) -> None:
+        case = Case(
+            partition,
+            attempt=issued.generation,
+            number=self._known(partition, head),
+            is_behind=why.is_behind,
+            why=str(why),
+            degraded=degraded,
+        )
+        task = asyncio.create_task(self._restore(case), name=f"restore {partition}")
+        self._restoring[partition] = task
+        task.add_done_callback(lambda _: self._restoring.pop(partition, None))
+        self._metrics.restoring.set(len(self._restoring))
+
+    async def _restore(self, case: Case) -> None:
+        """What fails is begun anew: at once where another was faster, else after a pause."""
+        refusal = self._refusals.setdefault(case.partition, _Refusal())
+        try:
+            async with self._room:
+                await self._restorer.restore(case)
+            self._refusals.pop(case.partition, None)
+            for share in self._shares.all:
+                share.applied.pop(case.partition, None)  # it has moved without the drain
+        except (RestorationPassedError, CheckpointMovedError):
+            pass
+        except (StockUnavailableError, LedgerError) as error:
+            self._note_refusal(case.partition, refusal, f"{case.why}; restoring it: {error}")
+        except Exception as error:  # one partition must not end the upkeep of all others
+            self._note_refusal(case.partition, refusal, f"{case.why}; restoring it: {error!r}")
+            log.error("restoring failed", partition=case.partition, exc_info=error)
+        finally:
+            self._metrics.restoring.set(len(self._restoring) - 1)
+
+    def _note_refusal(self, partition: int, refusal: "_Refusal", text: str) -> None:
+        """Said once per partition until it is opened or the text changes."""
+        self._metrics.failures.labels("not_openable").inc()
+        if refusal.text != text:
+            log.error("partition cannot be opened", partition=partition, why=text)
+        refusal.again(text, time.monotonic())
+
+
+class _Issued(NamedTuple):
+    """What one attempt to open a partition goes by."""
+
+    generation: int
+    checkpoints: Sequence[Checkpoint]
+    is_ledger_older: bool
+
+
+class _Refusal:
+    """A partition that could not be opened, and when to try again."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.until_s = 0.0
+        self._pause_s = PAUSE_FIRST_S
+
+    def again(self, text: str, now_s: float) -> None:
+        self.text = text
+        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+        self.until_s = now_s + self._pause_s

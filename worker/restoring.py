@@ -1,0 +1,261 @@
+"""Gives a partition that lost something what the ledger knows of it, and opens it."""
+
+import asyncio
+import time
+from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from ledger.failpoints import Failpoints
+from ledger.products import Products
+from ledger.restoring import Note, PartitionState, PartitionStates
+from ledger.servers import PerServer
+from sharding.events import Kind
+from sharding.outcomes import State
+from sharding.partitions import Entry
+from sharding.restoring import SHARDS_AT_ONCE, Found, Restoring, ShardState, Shut, opened_entry
+from sharding.stock import Stock
+from worker.metrics import WorkerMetrics
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One attempt to restore one partition."""
+
+    partition: int
+    attempt: int
+    """The generation that it was issued."""
+    number: int
+    """Of the last event that this worker knows of."""
+    is_behind: bool
+    """The node's last event may be one that the ledger has, too."""
+    why: str
+    degraded: bool = False
+    """The node has no replica, and nobody is to wait for one."""
+
+
+class Mending:
+    """Brings what a restored partition's shards lack and no event will bring, because it was lost."""
+
+    def __init__(self, stock: Stock, products: PerServer[Products]) -> None:
+        self._stock = stock
+        self._products = products
+        self._open: dict[int, list[PartitionState]] = {}
+
+    def note(self, partition: int, states: Collection[PartitionState]) -> None:
+        """Something may be to be done for these."""
+        wanting = [each for each in states if each.unloaded or each.untold or each.unreleased]
+        if wanting:
+            self._open[partition] = wanting
+
+    async def carry_out(self, partition: int) -> None:
+        """Do what is left for an open partition; StockUnavailableError, LedgerError: call again."""
+        for state in self._open.get(partition, ()):
+            for product_id in state.unloaded:
+                await self._load(product_id)
+            for product_id in state.untold:
+                await self._tell(product_id)
+            for product_id, released in state.unreleased.items():
+                await self._stock.bring_buffer(
+                    product_id, epoch=released.epoch, released=released.units
+                )
+        self._open.pop(partition, None)
+
+    async def _load(self, product_id: int) -> None:
+        """Of a product that is still being loaded, whoever loads it sees to it."""
+        row = await self._products.of(product_id).get(product_id)
+        if row.status is State.OPEN:
+            await self._stock.load(row.plan)
+
+    async def _tell(self, product_id: int) -> None:
+        row = await self._products.of(product_id).get(product_id)
+        if row.status is State.OPEN:
+            await self._stock.change_layout(
+                product_id, version=row.layout_version, shards=row.layout_shards, cause="restored"
+            )
+
+
+class Restorer:
+    """Restores partitions. Every step may be repeated, and any attempt ends an earlier one."""
+
+    def __init__(
+        self,
+        restoring: Restoring,
+        states: PerServer[PartitionStates],
+        mending: Mending,
+        metrics: WorkerMetrics,
+        failpoints: Failpoints,
+    ) -> None:
+        self._restoring = restoring
+        self._states = states
+        self._mending = mending
+        self._metrics = metrics
+        self._failpoints = failpoints
+
+    async def mend(self, partition: int) -> None:
+        """Do what is left for a partition that was restored; see Mending.carry_out."""
+        await self._mending.carry_out(partition)
+
+    async def restore(self, case: Case) -> None:
+        """Give the partition all that the ledger knows, and open it.
+
+        StockUnavailableError, LedgerError: the partition stays shut; begin anew.
+        RestorationPassedError: another attempt was faster, or the node has changed.
+        """
+        partition = case.partition
+        forgets = not (case.is_behind and await self._is_past(partition))
+        shut = await self._restoring.shut(
+            partition,
+            attempt=case.attempt,
+            number=case.number,
+            forgets=forgets,
+            degraded=case.degraded,
+        )
+        self._failpoints.hit("worker.after_shut")
+        states = await self._states.from_all(lambda each: each.read(partition))
+        work = _Work(self._restoring, partition, shut, forgets=forgets)
+        for server, state in zip(self._states.all, states, strict=True):
+            await work.refill(server, state)
+        self._failpoints.hit("worker.after_refill")
+        applied = max(state.checkpoint.id.number for state in states)
+        shut = shut._replace(number=max(shut.number, applied))
+        lost = max(shut.known, case.number) - applied
+        await self._settle(case, work, shut, states, lost=max(0, lost))
+        self._mending.note(partition, states)
+
+    async def _settle(
+        self,
+        case: Case,
+        work: "_Work",
+        shut: Shut,
+        states: Sequence[PartitionState],
+        *,
+        lost: int,
+    ) -> None:
+        """From the first server's commit on, no event from before the opening is applied any more."""
+        partition, opened = case.partition, opened_entry(shut, at_ms=int(time.time() * 1_000))
+        for server, state in zip(self._states.all, states, strict=True):
+            await server.settle(
+                partition,
+                state=state,
+                opened=opened,
+                notes=work.notes(state, lost=lost),
+            )
+        self._failpoints.hit("worker.after_settle")
+        await self._restoring.reopen(partition, shut, opened)
+        self._failpoints.hit("worker.after_reopen")
+        self._tell(case, work, opened, lost=lost)
+
+    async def _is_past(self, partition: int) -> bool:
+        """Whether the ledger has applied the last entry of each stream, so all that came before it."""
+        newest = [
+            await self._restoring.newest(partition, ledger=index)
+            for index in range(len(self._states))
+        ]
+        told = [next(filter(_tells, entries), None) for entries in newest]
+        return all(
+            [
+                entry is not None and await server.is_applied(partition, entry)
+                for server, entry in zip(self._states.all, told, strict=True)
+            ]
+        )
+
+    def _tell(self, case: Case, work: "_Work", opened: Entry, *, lost: int) -> None:
+        self._metrics.restored.inc()
+        self._metrics.events_lost.inc(lost)
+        self._metrics.units_lost.inc(work.units_lost)
+        say = log.error if lost or work.units_lost else log.warning
+        say(
+            "partition restored from the ledger",
+            partition=case.partition,
+            why=case.why,
+            opened=str(opened.id),
+            events_lost=lost,
+            units_lost=work.units_lost,
+            kept_records=not work.forgets,
+        )
+
+
+def _tells(entry: Entry) -> bool:
+    """Markers are not kept by the ledger, and change nothing."""
+    kinds = entry.fields[1::2][entry.fields[::2].index(b"kind")] if b"kind" in entry.fields else b""
+    return kinds != Kind.MARK.encode()
+
+
+class _Work:
+    """What is written to one partition in one attempt."""
+
+    def __init__(self, restoring: Restoring, partition: int, shut: Shut, *, forgets: bool) -> None:
+        self._restoring = restoring
+        self._partition = partition
+        self._attempt = shut.attempt
+        self.forgets = forgets
+        self._found: dict[int, Found] = {}
+        """What shards had before, where that differs and is lost."""
+
+    @property
+    def units_lost(self) -> int:
+        """Units that were held or sold here as far as the node knew, and are not as the ledger knows."""
+        return sum(max(0, each.held) + max(0, each.sold) for each in self._found.values())
+
+    async def refill(self, server: PartitionStates, state: PartitionState) -> None:
+        """All that one server knows: shards, then what requests and orders came to."""
+        partition, attempt, known = self._partition, self._attempt, set(state.ids)
+        await _in_turns([self._shard(server, state, shard) for shard in state.shards])
+        unknown = [each for each in state.unloaded if each not in known]
+        await _in_turns([self._restoring.clear(partition, attempt, each) for each in unknown])
+        for shard in state.shards:
+            if shard.held:
+                async for piece in server.holds(partition, shard.product_id):
+                    await self._restoring.remember(partition, attempt, piece)
+        async for piece in server.memories(partition):
+            await self._restoring.remember(partition, attempt, piece)
+
+    async def _shard(
+        self, server: PartitionStates, state: PartitionState, shard: ShardState
+    ) -> None:
+        product_id = shard.product_id
+        found = await self._restoring.refill(
+            self._partition, self._attempt, shard, forgets=self.forgets
+        )
+        if found and self.forgets:
+            less = Found(
+                found.available - shard.available, found.held - shard.held, found.sold - shard.sold
+            )
+            if any(less):
+                self._found[product_id] = less
+        if shard.max_per_user and shard.state != State.CLOSED:
+            began = state.began[product_id]
+            units = await server.users(self._partition, product_id, began=began)
+            await self._restoring.count_users(self._partition, self._attempt, product_id, units)
+
+    def notes(self, state: PartitionState, *, lost: int) -> list[Note]:
+        """What the journal is to say: of each product that may have lost something."""
+        return [
+            Note(shard.product_id, _remark(self._found.get(shard.product_id), lost))
+            for shard in state.shards
+            if shard.product_id in self._found or (lost and shard.state != State.CLOSED)
+        ]
+
+
+def _remark(less: Found | None, lost: int) -> str:
+    remark = f"{lost} events of the partition were lost beyond the ledger"
+    if less is None:
+        return remark
+    units = ", ".join(f"{name} {value:+d}" for name, value in less._asdict().items())
+    return f"{remark}; the node had {units}"
+
+
+async def _in_turns(steps: Sequence[Coroutine[object, object, object]]) -> None:
+    """A bounded number at once; all that were begun are awaited before the first failure is raised."""
+    for start in range(0, len(steps), SHARDS_AT_ONCE):
+        piece = steps[start : start + SHARDS_AT_ONCE]
+        results = await asyncio.gather(*piece, return_exceptions=True)
+        failures = [each for each in results if isinstance(each, BaseException)]
+        if failures:
+            for rest in steps[start + SHARDS_AT_ONCE :]:
+                rest.close()
+            raise failures[0]
