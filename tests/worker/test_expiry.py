@@ -21,6 +21,7 @@ from ledger.service_events import ServiceEventKind
 from server.metrics import Metrics
 from sharding.coordinator import DueOrder, DueOrders
 from sharding.errors import StockUnavailableError
+from sharding.metrics import StockMetrics
 from sharding.ordering import PARKED, UNFINISHED, Orders
 from sharding.orders import HERE, Held, Line, Order, OrderState, request_id_of
 from sharding.outcomes import Outcome, Reason
@@ -352,6 +353,7 @@ def test_alerts_speak_of_figures_that_processes_have() -> None:
     WorkerMetrics(registry)
     EngineMetrics(registry)
     Metrics(registry)
+    StockMetrics(registry)
     names = {
         sample.name + suffix
         for family in registry.collect()
