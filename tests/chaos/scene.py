@@ -1,6 +1,5 @@
 """One fault on the stage: its products, its buyers, what it did and what came of it."""
 
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +28,7 @@ NOTICEABLE_S = 0.05
 UNTOUCHED_RATE = 0.95
 """Of requests whose homes nothing happened to; the others keep processes busy, too."""
 MIX_S = 120.0
+PAUSE_TOLD_S = 0.5
 BACK_WITHIN_S_MAX = 15.0
 DONE_WITHIN_S = 30.0
 
@@ -209,7 +209,7 @@ async def play(
     stage: Stage, fault: Fault, *, mix_s: float = MIX_S, is_timed: bool = True
 ) -> Report:
     """Break one thing and see what comes of it. Never raises for what the service does."""
-    scene, begun_s = Scene(stage, fault, mix_s=mix_s, is_timed=is_timed), time.monotonic()
+    scene, begun_s = Scene(stage, fault, mix_s=mix_s, is_timed=is_timed), stage.now_s
     report = scene.report
     try:
         await stage.heal()  # of what a fault before it may have left
@@ -217,10 +217,20 @@ async def play(
         await scene.judged()
     except Exception as error:  # noqa: BLE001 - the top of a loop: the next fault is played all the same
         report.wrong += _said(error)
-    report.took_s = time.monotonic() - begun_s
+    report.took_s = stage.now_s - begun_s
+    _note_pauses(scene, begun_s)
     if hasattr(scene, "buyers"):
         _sum_up(report, scene.buyers.record)
     return report
+
+
+def _note_pauses(scene: Scene, begun_s: float) -> None:
+    """With this process the proxies stand still, which to the servers is a loss of all of Redis."""
+    pauses = [each.lasted_s for each in scene.stage.pauses if each.ended_s >= begun_s]
+    if max(pauses, default=0.0) > PAUSE_TOLD_S:
+        scene.note(
+            f"THE MACHINE WAS TOO BUSY: buyers and proxies stood still for {max(pauses):.1f} s"
+        )
 
 
 def _said(error: Exception) -> list[str]:
