@@ -175,6 +175,9 @@ async def test_what_no_replica_confirms_is_unknown_and_not_accepted(
         _,
     ):
         request = Deduction("alone", product, 1)
+        # A node that does not know the script says so first, and that is then the end of a hasty call.
+        first = await stock.deduct([Deduction(f"first-{i}", product, 1) for i in range(20)])
+        assert {answer.outcome for answer in first} == {Outcome.DEDUCTED}
         replicas = [node for node in services.redis if not await node.is_master()]
         masters = [node for node in services.redis if node not in replicas]
         # By itself a master refuses what comes a while after its replica's last word.
