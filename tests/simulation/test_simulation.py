@@ -149,5 +149,6 @@ def test_what_is_rare_is_played(played: Callable[[int], Result]) -> None:
         *("orders retaken", "orders refund required", "orders given up by a keeper"),
         *("orders swept: expired", "orders swept: released", "units of buffers"),
         *("orders at alternates", "further lines at alternates"),
+        *("nodes emptied", "nodes set back", "restorations ended"),
     ):
         assert counts[name], (name, counts)
