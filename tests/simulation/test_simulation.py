@@ -17,9 +17,9 @@ from tests.simulation.run import Result, run
 from tests.simulation.world import Equipment
 
 SEEDS = 60
-LOSING_SEEDS = (98, 161)
-"""In which a failover loses events. It takes one that comes between an effect and its replication, and a
-node that no replica confirms is hardly asked any more: one seed in sixty."""
+RARE_SEEDS = (98, 104, 111, 161)
+"""In 98 and 161 a failover loses events, in 104 and 111 a further line is taken at an alternate. Each
+happens in about one seed in sixty, now that a node which does not serve is hardly asked any more."""
 BREAKABLE_WITHIN = 200
 ROOT = Path(__file__).parents[2]
 
@@ -141,7 +141,7 @@ def assert_noticed(broken: Equipment, noticed: str, *, likely: int) -> None:
 
 def test_what_is_rare_is_played(played: Callable[[int], Result]) -> None:
     counts: Counter[str] = Counter()
-    for seed in (*range(SEEDS), *LOSING_SEEDS):
+    for seed in (*range(SEEDS), *RARE_SEEDS):
         counts.update(played(seed).counts)
     for name in (
         *("layout changes done", "layout changes rolled back", "events lost"),
