@@ -100,6 +100,7 @@ class Opener:
         except (LedgerError, TimeoutError):
             return head  # the drain has said which server of the ledger is away
         try:
+            known = self._known(partition, head)  # the opening itself may be read before its answer
             self._failpoints.hit("worker.before_opening")
             opened = await self._partitions.open(
                 partition, issued.checkpoints, opening=issued.generation, degraded=degraded
@@ -118,12 +119,14 @@ class Opener:
                 self._begin_to_restore(partition, head, issued, error, degraded=degraded)
             return head
         self._refusals.pop(partition, None)
-        self._note_opened(partition, head, opened)
+        self._note_opened(partition, head, opened, known=known)
         return opened
 
-    def _note_opened(self, partition: int, head: PartitionHead, opened: PartitionHead) -> None:
+    def _note_opened(
+        self, partition: int, head: PartitionHead, opened: PartitionHead, *, known: int
+    ) -> None:
         """The ledger lacks nothing, but somebody may have seen more than the node has."""
-        lost = self._known(partition, head) - (opened.number - 1)
+        lost = known - (opened.number - 1)
         if lost > 0:
             self._metrics.events_lost.inc(lost)
             log.error("partition opened without its last events", partition=partition, lost=lost)

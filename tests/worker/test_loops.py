@@ -65,6 +65,8 @@ class FakePartitions:
         self.unreplicated: set[int] = set()
         self.without_the_last: set[int] = set()
         self.learned: Mapping[int, Checkpoint] = {}
+        self.openable: set[int] = set()
+        self.seen_last: dict[int, EventId] = {}
         self.opening_attempts = 0
         self.read_attempts = 0
         self.applied: dict[int, int] = {}
@@ -101,7 +103,14 @@ class FakePartitions:
         degraded: bool,
     ) -> PartitionHead:
         self.opening_attempts += 1
-        raise NotOpenableError(f"partition {partition}: behind")
+        if partition not in self.openable:
+            raise NotOpenableError(f"partition {partition}: behind")
+        stream = self.streams[partition]
+        stream.generation, stream.number = opening, stream.number + 1
+        self.closed.discard(partition)
+        # Before the answer is here, the worker's own drain may have read the opening.
+        self.seen_last[partition] = EventId(opening, stream.number)
+        return await self.head(partition)
 
     async def replicated(self, partition: int, *, ledger: int, last: EventId) -> bool:
         self._reach(partition)
@@ -118,7 +127,7 @@ class FakePartitions:
         return 0
 
     def seen(self, partition: int) -> EventId:
-        return BEFORE_ALL
+        return self.seen_last.get(partition, BEFORE_ALL)
 
     def learn(self, checkpoints: Mapping[int, Checkpoint]) -> None:
         self.learned = {**self.learned, **checkpoints}
@@ -518,6 +527,20 @@ async def test_a_partition_that_cannot_be_opened_is_told_once_and_tried_more_and
         assert bench.metric("partitions_fenced", reason="NEW_OWNER") == 1
         assert bench.metric("partitions_owned") == PARTITIONS
     assert capsys.readouterr().out.count("partition cannot be opened") == 1
+
+
+@pytest.mark.parametrize(("more", "lost"), [(0, 0), (3, 3)])
+async def test_what_an_opened_partition_lacks_is_counted_and_not_its_own_opening(
+    database: Database, partitions: FakePartitions, more: int, lost: int
+) -> None:
+    bench = Bench(database, partitions)
+    stream = partitions.streams[1]
+    partitions.seen_last[1] = EventId(stream.generation, stream.number + more)
+    partitions.openable, partitions.closed = {1}, {1}
+    async with bench.running():
+        await eventually(lambda: 1 not in partitions.closed)
+        await eventually(lambda: bench.metric("partitions_fenced", reason="NEW_OWNER") == 0)
+    assert bench.metric("restored_events_lost_total") == lost
 
 
 async def test_workers_that_overlap_on_all_partitions_apply_everything_once(
