@@ -128,9 +128,8 @@ class _Guard:
         began_s = perf_counter()
         self._meter.begin()
         code = StatusCode.OK
-        timer = self._cancelled_in_time(context)
         try:
-            return await answer
+            return await self._in_time(answer, context)
         except asyncio.CancelledError:
             code = StatusCode.UNAVAILABLE
             try:
@@ -143,9 +142,16 @@ class _Guard:
             code = refusal.code
             await _end(context, refusal)
         finally:
+            self._meter.end(code, perf_counter() - began_s)
+
+    async def _in_time(self, answer: Awaitable[T], context: Context) -> T:
+        """What comes of a call is told without being cut short by its own timer."""
+        timer = self._cancelled_in_time(context)
+        try:
+            return await answer
+        finally:
             if timer is not None:
                 timer.cancel()
-            self._meter.end(code, perf_counter() - began_s)
 
     def _cancelled_in_time(self, context: Context) -> asyncio.TimerHandle | None:
         """What ends this call as one of an unknown outcome; a stream is left to end itself."""

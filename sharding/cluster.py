@@ -24,7 +24,7 @@ from sharding.breaker import Breaker
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.keys import head, tags
-from sharding.lane import Lane, LaneError, LaneOptions, Node, NotReplicatedError, packed
+from sharding.lane import STUCK_S, Lane, LaneError, LaneOptions, Node, NotReplicatedError, packed
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Reason
 from sharding.pending import PendingCall, error_kind, means_the_node
@@ -73,6 +73,8 @@ class Cluster:
         self._lanes: dict[tuple[Node, LaneKind], Lane] = {}
         self._seen = [EventId(0, 0)] * settings.partitions
         self._alone = Alone()
+        self._asking: dict[int, asyncio.Task[bool]] = {}
+        """Of partitions in doubt, the questions that are under way."""
         self.moved = asyncio.Event()
         """Set when a partition is found on another node than before; whoever waits for it clears it."""
         self._refreshing: asyncio.Task[None] | None = None
@@ -112,6 +114,8 @@ class Cluster:
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
+        for asking in self._asking.values():
+            asking.cancel()
         for lane in self._lanes.values():
             await lane.close()
         # The client itself was never initialised, so its own close would leave the nodes open.
@@ -162,7 +166,8 @@ class Cluster:
         node = self._nodes[partition]
         if node is None:
             return False
-        writes = LaneKind.ALONE if partition in self._alone else LaneKind.WRITE
+        is_alone = partition in self._alone and self._waits(LaneKind.WRITE)
+        writes = LaneKind.ALONE if is_alone else LaneKind.WRITE
         return all(each.has_room for each in self._breakers(node, writes, LaneKind.READ))
 
     def _breakers(self, node: Node, *kinds: LaneKind) -> list[Breaker]:
@@ -306,31 +311,52 @@ class Cluster:
 
     async def lane_of(self, partition: int, kind: LaneKind) -> LaneKind:
         """How what would travel on `kind` travels to a partition now: alone where its node has no
-        replica, and while it is shut, because nothing is done then."""
+        replica, and while it is shut, because nothing is done then.
+
+        StockUnavailableError: the node does not say.
+        """
         if partition not in self._alone or not self._waits(kind):
             return kind
-        if self._alone.is_in_doubt(partition):
-            await self._ask(partition)
+        if self._alone.is_in_doubt(partition) and not await self._is_told(partition):
+            detail = f"p{partition:02d} does not say whether it waits for a replica"
+            raise StockUnavailableError(Reason.NOT_EXECUTED, detail)
         return LaneKind.ALONE if partition in self._alone else kind
 
-    async def _ask(self, partition: int) -> None:
-        """Have a partition say whether it waits for a replica; without an answer it stays in doubt."""
+    async def _is_told(self, partition: int) -> bool:
+        """Whether a partition says, soon, if it waits for a replica; one question for all who ask."""
+        asking = self._asking.get(partition)
+        if asking is None:
+            asking = asyncio.create_task(self._ask(partition), name=f"doubt {partition}")
+            self._asking[partition] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(partition, None))
+        done, _ = await asyncio.wait([asking], timeout=STUCK_S)
+        return bool(done) and asking.result()
+
+    async def _ask(self, partition: int) -> bool:
         node = self._nodes[partition]
         if node is None:
-            return
+            return False
         key = head(self.tags[partition])
+        breaker = self._lane(node, LaneKind.READ).breaker
+        ticket = breaker.admit()
+        if ticket is None:
+            return False
         try:
             # With its text: it is asked for seldom, and a node that is new does not know it.
             reply = await self.ask(node, "EVAL", _OPENING.source, "1", key)
         except StockUnavailableError:
-            return
+            return False
+        finally:
+            breaker.hand_back(ticket)
         assert isinstance(reply, list)
+        breaker.succeed()
         if reply[0] == b"degraded":
             self._alone.note_degraded(partition, reply[1])
             self._forget_trouble(node, LaneKind.WRITE, LaneKind.MOVE)
         elif reply[0] == b"replicated":
             self._alone.note_replicated(partition)
             self._forget_trouble(node, LaneKind.ALONE)
+        return True
 
     def _forget_trouble(self, node: Node, *kinds: LaneKind) -> None:
         """Nobody asks by these lanes any more, so nobody would ever learn that they work."""
@@ -347,7 +373,12 @@ class Cluster:
                 await asyncio.sleep(uniform(call.pause_s / 2, call.pause_s))
             used = kind
             if may_be_alone and call.partition in self._alone:
-                used = await self.lane_of(call.partition, kind)
+                try:
+                    used = await self.lane_of(call.partition, kind)
+                except StockUnavailableError as error:
+                    self._refresh_soon()
+                    call.note_away(error.reason, error.detail)
+                    continue
             call.is_alone = used is not kind
             node = call.redirected_to or self._nodes[call.partition]
             if node is None:
@@ -366,7 +397,7 @@ class Cluster:
                     call.packed, asking=call.redirected_to is not None, deadline=call.deadline
                 )
             except LaneError as error:
-                self._note_lane_error(call, lane, error)
+                self._note_lane_error(call, node, lane, error)
                 continue
             finally:
                 lane.breaker.hand_back(ticket)
@@ -377,12 +408,13 @@ class Cluster:
             self._note_error(call, node, lane, str(reply))
         raise call.failure()
 
-    def _note_lane_error(self, call: PendingCall, lane: Lane, error: LaneError) -> None:
+    def _note_lane_error(self, call: PendingCall, node: Node, lane: Lane, error: LaneError) -> None:
         self._in_trouble = True
         self._refresh_soon()
         self.metrics.redis_errors.labels(call.note_lost(error)).inc()
         if isinstance(error, NotReplicatedError):
-            self._alone.doubt(call.partition)
+            for partition in self.masters().get(node, [call.partition]):
+                self._alone.doubt(partition)
             lane.breaker.fail("no replica confirms")
 
     def _note_error(self, call: PendingCall, node: Node, lane: Lane, text: str) -> None:

@@ -15,12 +15,14 @@ from sharding.errors import StockUnavailableError
 from sharding.lane import Node
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Deduction, Outcome, Reason
+from sharding.scripts import script
 from sharding.stock import Stock
 from tests.sharding.conftest import LoadProduct, settings_for
 from tests.sharding.test_alternates import ALTERNATE, HOME, SHARDS, ids_at, node_of, partition_of
 from tests.sharding.test_lane import FakeNode
 from tests.waiting import eventually
 
+_CONFIRM = script("confirm")
 LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
 PATIENCE_MS = 1_000
 
@@ -218,3 +220,27 @@ async def test_a_node_that_stalls_for_a_moment_keeps_what_was_sent_and_nothing_e
     found = await stock.read(product)
     assert found is not None
     assert found.sold == 2 + len(others) + 1
+
+
+@pytest.mark.parametrize("durability", ["replicated", "fast"])
+async def test_who_is_in_a_hurry_does_not_wait_for_a_silent_node_that_is_in_doubt(
+    services: LocalStack, metrics: StockMetrics, durability: str
+) -> None:
+    newcomer = await Cluster.connect(settings_for(services, durability=durability), metrics)
+    node, (partition, *_) = next(iter(newcomer.masters().items()))
+    (silent,) = (each for each in services.redis if each.port == node.port)
+    silent.process.pause()
+
+    async def confirm() -> object:
+        return await newcomer.run(_CONFIRM, partition, [], [], lane=LaneKind.WRITE, hasty=True)
+
+    first = asyncio.create_task(confirm())
+    try:
+        await eventually(lambda: newcomer.is_down(partition))
+        with pytest.raises(StockUnavailableError) as failed:
+            await confirm()
+    finally:
+        silent.process.resume()
+        await asyncio.gather(first, return_exceptions=True)
+        await newcomer.close()
+    assert failed.value.reason is Reason.NOT_EXECUTED
