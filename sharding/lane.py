@@ -9,8 +9,9 @@ a reply (an error reply among them), NotSentError (certainly not executed), Lost
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from ssl import SSLContext
 from typing import NamedTuple
@@ -30,6 +31,8 @@ def packed(command: Sequence[str | bytes]) -> bytes:
 
 STUCK_S = 0.25
 """After so long without the end of a round, or without a connection, nothing more goes to the node."""
+LATE_S = 0.05
+"""A process whose timer is later than this stood still, and has not read yet what came meanwhile."""
 QUEUE_CALLS_MAX = 10_000
 ROUND_CALLS_MAX = 128
 _ASKING = packed(("ASKING",))
@@ -136,6 +139,32 @@ def _fail(future: asyncio.Future[object], error: LaneError) -> None:
         future.set_exception(error)
 
 
+class _Patience:
+    """Calls `act` once after a silence of `delay_s`, unless this process slept through the end of it."""
+
+    __slots__ = ("_act", "_due_s", "_loop", "_timer")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, delay_s: float, act: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._act = act
+        self._wait(delay_s)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def _wait(self, delay_s: float) -> None:
+        self._due_s = self._loop.time() + delay_s
+        self._timer = self._loop.call_later(delay_s, self._end)
+
+    def _end(self) -> None:
+        if self._loop.time() - self._due_s > LATE_S:
+            self._wait(LATE_S)
+        else:
+            self._act()
+
+
 class Lane(asyncio.Protocol):
     """One connection; connects at the first call and again after it was lost.
 
@@ -160,7 +189,7 @@ class Lane(asyncio.Protocol):
         self._connecting: asyncio.Task[None] | None = None
         self._reader = Reader()
         self._round: _Round | None = None
-        self._round_timer: asyncio.TimerHandle | None = None
+        self._round_timer: _Patience | None = None
         self._send_is_due = False
         self._is_closed = False
         self._wait_s = options.timeout_s
@@ -271,12 +300,12 @@ class Lane(asyncio.Protocol):
             parts.append(self._wait)
         self._transport.writelines(parts)
         limit_s = self._options.timeout_s + (self._wait_s if waits else 0.0)
-        self._round_timer = self._loop.call_later(STUCK_S, self._note_stuck, limit_s)
+        self._round_timer = _Patience(self._loop, STUCK_S, partial(self._note_stuck, limit_s))
 
     def _note_stuck(self, limit_s: float) -> None:
         left_s = max(0.0, limit_s - STUCK_S)
         self._give_up_waiting(left_s)
-        self._round_timer = self._loop.call_later(left_s, self._abort)
+        self._round_timer = _Patience(self._loop, left_s, self._abort)
 
     def _give_up_waiting(self, left_s: float) -> None:
         """The node may answer within `left_s` yet; what waits behind that may go elsewhere."""
@@ -286,7 +315,8 @@ class Lane(asyncio.Protocol):
     async def _connect(self) -> None:
         limit_s = self._options.timeout_s
         left_s = max(0.0, limit_s - STUCK_S)
-        slow = self._loop.call_later(min(STUCK_S, limit_s), self._give_up_waiting, left_s)
+        give_up = partial(self._give_up_waiting, left_s)
+        slow = _Patience(self._loop, min(STUCK_S, limit_s), give_up)
         try:
             async with asyncio.timeout(limit_s):
                 await self._open()

@@ -1,6 +1,7 @@
 """How a lane ends its calls when the node answers, errs, stalls, or goes away. The node is a script."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -9,6 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from sharding.breaker import BreakerState
 from sharding.lane import (
+    LATE_S,
+    STUCK_S,
     Lane,
     LaneOptions,
     LostError,
@@ -299,4 +302,22 @@ async def test_a_caller_that_gave_up_disturbs_no_other(fake: tuple[FakeNode, Nod
     calls[2].cancel()
     replies = await asyncio.gather(*calls, return_exceptions=True)
     assert [r for r in replies if isinstance(r, bytes)] == [b"0", b"1", b"3", b"4"]
+    await lane.close()
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_silence_that_the_process_slept_through_is_not_the_nodes(
+    fake: tuple[FakeNode, Node], connected: bool
+) -> None:
+    fake_node, node = fake
+    fake_node.answering = lambda _: b"+OK\r\n"
+    lane = lane_to(node)
+    if connected:
+        await lane.call(PING)
+    first = lane.call(PING)
+    await asyncio.sleep(0)  # it is on its way
+    behind = lane.call(PING)
+    time.sleep(STUCK_S + 2 * LATE_S)  # noqa: ASYNC251 - the whole process stands still
+    assert await asyncio.gather(first, behind) == [b"OK", b"OK"]
+    assert lane.breaker.is_closed
     await lane.close()
