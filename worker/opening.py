@@ -15,6 +15,7 @@ from ledger.failpoints import Failpoints
 from ledger.openings import Openings
 from ledger.servers import PerServer, together
 from sharding.errors import NotOpenableError, RestorationPassedError, StockUnavailableError
+from sharding.events import BEFORE_ALL, EventId
 from sharding.partitions import Checkpoint, PartitionHead, Partitions
 from worker.freezes import PartitionFreezes
 from worker.metrics import WorkerMetrics
@@ -62,6 +63,8 @@ class Opener:
         self._room = asyncio.Semaphore(RESTORED_AT_ONCE)
         self._numbers: dict[int, int] = {}
         """Of the last event that each partition was seen to have while it was open."""
+        self._applied: dict[tuple[int, int], EventId] = {}
+        """The last event of each partition that each MySQL server was seen to have applied."""
 
     def keep(self, owned: Collection[int]) -> None:
         """Forget what is known of partitions that somebody else opens by now."""
@@ -77,6 +80,11 @@ class Opener:
     async def note_open(self, partition: int, head: PartitionHead) -> None:
         """A partition is open: bring its shards what no event will. StockUnavailableError."""
         self._numbers[partition] = head.number
+        for share in self._shares.all:
+            known = share.applied.get(partition)
+            if known is not None:
+                place = partition, share.place.index
+                self._applied[place] = max(self._applied.get(place, BEFORE_ALL), known.id)
         if partition in self._shares.owned:
             with contextlib.suppress(LedgerError):  # said by the drain, and tried again in a moment
                 await self._restorer.mend(partition)
@@ -146,18 +154,28 @@ class Opener:
         """A generation for one attempt, and what each MySQL server has applied.
 
         A head's generation was issued by the ledger before. One that the ledger does not know of is of a
-        later state of the ledger than the present one, and nothing is issued until that is seen to be
-        harmless: otherwise the next look would know no better.
+        later state of the ledger than the present one, as are events that this worker knows it to have
+        applied; nothing is issued until that is seen to be harmless: otherwise the next look would know
+        no better.
         """
         known = max(head.generation, self._partitions.seen(partition).generation)
         opening = await self._openings.current(partition)
-        is_older = opening.generation < known
+        found = await together([each.of({partition}) for each in self._checkpoints.all[1:]])
+        others = [each[partition] for each in found]
+        is_older = opening.generation < known or self._went_back(
+            partition, [opening.checkpoint, *others]
+        )
         if not is_older:
             opening = await self._openings.begin(partition, above=known)
-        found = await together([each.of({partition}) for each in self._checkpoints.all[1:]])
-        checkpoints = [opening.checkpoint, *(each[partition] for each in found)]
         generation = known + 1 if is_older else opening.generation
-        return _Issued(generation, checkpoints, is_ledger_older=is_older)
+        return _Issued(generation, [opening.checkpoint, *others], is_ledger_older=is_older)
+
+    def _went_back(self, partition: int, checkpoints: Sequence[Checkpoint]) -> bool:
+        """Whether a MySQL server has no longer applied what it had."""
+        return any(
+            checkpoint.id < self._applied.get((partition, index), BEFORE_ALL)
+            for index, checkpoint in enumerate(checkpoints)
+        )
 
     def _begin_to_restore(
         self,

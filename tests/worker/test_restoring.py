@@ -343,6 +343,32 @@ async def test_a_worker_killed_at_any_step_of_a_restoration_leaves_it_to_the_nex
     await assert_balanced(world, busy.sold)
 
 
+async def is_noted(world: World, partition: int) -> bool:
+    """Whether the live stock has been told that the ledger has all of the partition's events."""
+    head = await world.partitions.head(partition)
+    return head.stream(0).applied == head.number
+
+
+async def test_a_ledger_without_what_it_had_applied_is_told_and_nothing_is_copied_from_it(
+    world: World, worker: WorkerProcess
+) -> None:
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    await drained(world)
+    tables = ("stream_checkpoint", "shard_stock")
+    for table in tables:
+        await write(world.database, f"CREATE TABLE backup_{table} AS SELECT * FROM {table}")
+    for _ in range(2):  # once the second sale is noted as applied, the first one is known to be
+        await sell(world, product, fresh_request_ids(5))
+        await eventually(lambda: is_noted(world, partition))
+    with worker.paused():
+        for table in tables:
+            await write(world.database, f"REPLACE INTO {table} SELECT * FROM backup_{table}")
+        await empty(world, [partition])
+    await eventually(lambda: is_shown(worker, "LEDGER_OLDER"))
+    assert not (await world.partitions.head(partition)).is_open
+
+
 async def test_a_ledger_that_is_older_than_the_live_stock_is_told_and_nothing_is_copied_from_it(
     world: World, worker: WorkerProcess
 ) -> None:
