@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ledger.database import Database, Transaction
 from ledger.products import JournalKind, JournalType
 from ledger.statements import statement
 from sharding.orders import request_id_of
+from sharding.reminding import HeldLine
 
 PAGE_MAX = 1_000
 
@@ -26,6 +28,15 @@ class HoldRow:
     """Milliseconds since 1970 UTC, by the live stock's clock."""
     age_ms: int
     """By the database's clock; below zero where the two clocks differ by more."""
+
+
+class FurtherHold(NamedTuple):
+    """Units that are held by another line than an order's first one."""
+
+    id: int
+    line: HeldLine
+    is_undecided: bool
+    """The first line is held, too, so the order is undecided as far as is known here."""
 
 
 class Holds:
@@ -48,6 +59,15 @@ class Holds:
         async def run(transaction: Transaction) -> Sequence[HoldRow]:
             rows = await transaction.rows(statement(name), values)
             return [HoldRow(*row) for row in rows]
+
+        return await self._database.transaction(run)
+
+    async def further(self, *, after_id: int, limit: int) -> Sequence[FurtherHold]:
+        """Further lines that are held, with greater ids than `after_id`, by id."""
+
+        async def run(transaction: Transaction) -> Sequence[FurtherHold]:
+            rows = await transaction.rows(statement("hold_further"), (after_id, limit))
+            return [FurtherHold(row[0], HeldLine(*row[1:-1]), bool(row[-1])) for row in rows]
 
         return await self._database.transaction(run)
 

@@ -29,6 +29,7 @@ _STATES: Mapping[OrderState, messages.OrderState.ValueType] = {
     OrderState.RETAKING: messages.ORDER_STATE_RETAKING,
     OrderState.RETAKEN: messages.ORDER_STATE_CONFIRMED,
     OrderState.REFUND_REQUIRED: messages.ORDER_STATE_REFUND_REQUIRED,
+    OrderState.QUESTIONED: messages.ORDER_STATE_PENDING,
 }
 
 _NEVER_HELD = frozenset((OrderState.PENDING, OrderState.REFUSED))

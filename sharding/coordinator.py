@@ -27,6 +27,7 @@ DESKS_MAX = 4_096
 _DECIDE = script("decide")
 _SETTLE = script("settle")
 _ORDER = script("order")
+_RECORDED = script("recorded")
 _DUE = script("due")
 _PARK = script("park")
 
@@ -136,6 +137,22 @@ class Coordinator:
         """End a line's hold. STALE: nothing is known of it here; MISMATCH: it had ended otherwise."""
         work = partial(_singly_if_corrupt, partial(self._settle, partition, product_id))
         return await self._desk(self._settling, (partition, product_id), work).ask(end)
+
+    async def line(self, partition: int, product_id: int, request_id: str) -> bytes:
+        """A line's record, see include/holds.lua; empty: none."""
+        tag = self._cluster.tags[partition]
+        packed: bytes = packb([f"{product_id}:{request_id}"])
+        reply = await self._cluster.run(
+            _RECORDED,
+            partition,
+            (keys.head(tag), *keys.memory(tag)),
+            (packed,),
+            lane=LaneKind.READ,
+        )
+        records = reply[3]
+        assert isinstance(records, list)
+        record: bytes = records[0]
+        return record
 
     async def look(self, partition: int, order_ids: Sequence[int]) -> list[bytes]:
         """Orders' records in a partition; empty: none, BARRED: it was released before it came."""

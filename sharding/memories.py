@@ -65,8 +65,13 @@ def memories(event: Event, fields: Mapping[bytes, bytes], partition: int) -> Ite
 
 
 def order(order_id: int, decision: str, at_ms: int, what: What = What.ORDER) -> Memory:
-    """An order as its coordinator has it (include/orders.lua), decided at `at_ms`."""
-    state, deadline_ms, _, _, is_open, _ = decision.split(" ")
+    """An order as its coordinator has it (include/orders.lua), decided at `at_ms`.
+
+    What was decided of it later may be lost, and lines elsewhere may have heard of it.
+    """
+    state, deadline_ms, _, _, is_open, lines = decision.split(" ")
+    if state in _UNDECIDED and "," in lines:
+        return Memory(what, f"order {order_id}", OrderState.QUESTIONED + decision[1:], at_ms)
     is_due = state == OrderState.RETAKING or is_open == "1"
     due_ms = int(deadline_ms) if state in _UNDECIDED else at_ms * is_due
     return Memory(what, f"order {order_id}", decision, due_ms)

@@ -29,6 +29,8 @@ from sharding.orders import (
     retake_id_of,
 )
 from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason
+from sharding.questioning import Questioning
+from sharding.reminding import HeldLine, Reminding
 from sharding.reserving import TAKEN, UNDECIDED, Reserving, Wanted
 from sharding.stock import Stock
 from sharding.tasks import Tasks
@@ -51,6 +53,7 @@ _OVER = {
     OrderState.RETAKING: Wish.REFUND,
 }
 """What an order comes to that nobody has decided in time."""
+_UNDECIDED = frozenset((*_OVER, OrderState.QUESTIONED))
 
 
 class Orders:
@@ -69,6 +72,8 @@ class Orders:
         self._coordinator = Coordinator(cluster, self._tasks, hold_s_max=self._hold_s_max)
         self._delivery = Delivery(stock, self._coordinator)
         self._finder = Finder(cluster, self._coordinator, self._tasks)
+        self._questioning = Questioning(self._coordinator, self._delivery)
+        self._reminding = Reminding(self._coordinator, self._finder, pending_ms=self._pending_ms)
         self._reserving = Reserving(
             stock,
             self._coordinator,
@@ -135,6 +140,14 @@ class Orders:
         """
         return await self._tasks.whole(self._look_after(partition, due.orders), "look after")
 
+    async def remind(self, line: HeldLine) -> OrderState | None:
+        """End the hold of a further line whose order is over or was lost; None: nothing is to be done,
+        or not by this call. StockUnavailableError."""
+        try:
+            return await self._tasks.whole(self._reminding.remind(line), "remind")
+        except AmbiguousOrderError:
+            return None
+
     async def drain(self) -> None:
         """Return once everything that was begun has ended."""
         await self._tasks.drain()
@@ -157,7 +170,7 @@ class Orders:
             return found
         partition, has_changed, order = found
         # Of a decision whose answer was lost the repeat changes nothing, but nobody has told the lines.
-        if order.state not in _OVER and (has_changed or order.is_open):
+        if order.state not in _UNDECIDED and (has_changed or order.is_open):
             await self._delivery.deliver(partition, order)
             await self._outlive_notes(order)
         return answer_of(order, replayed=not has_changed)
@@ -208,7 +221,7 @@ class Orders:
         return await self._retake(partition, order)
 
     async def _tell_unless_undecided(self, partition: int, order: Order) -> bool:
-        if order.state in _OVER:
+        if order.state in _UNDECIDED:
             return True
         return await self._delivery.deliver(partition, order)
 
@@ -277,8 +290,8 @@ class Orders:
         if order is None:
             return PARKED
         try:
-            order = (await self._decide(partition, order, _next_step(order))).order
-            if order.state not in _OVER:
+            order = (await self._decide(partition, order, await self._next_step(order))).order
+            if order.state not in _UNDECIDED:
                 await self._delivery.deliver_all(partition, order)
         except StockUnavailableError as failure:
             if failure.reason is not Reason.SHARD_CORRUPT:
@@ -287,17 +300,18 @@ class Orders:
             return PARKED
         return order.state.name.lower()
 
+    async def _next_step(self, order: Order) -> Want:
+        """What an order that is due has to become; one that is decided already stays as it is."""
+        if order.state is OrderState.QUESTIONED:
+            return await self._questioning.verdict(order)
+        if order.state in _OVER:
+            return Want(order.order_id, _OVER[order.state])
+        wish = Wish.LOOK if order.is_open else Wish.CLOSE
+        return Want(order.order_id, wish, lines=order.state)
+
 
 _UNKNOWN = OrderAnswer(Outcome.UNKNOWN_ORDER)
 _BARRED = OrderAnswer(Outcome.RELEASED, replayed=True)
-
-
-def _next_step(order: Order) -> Want:
-    """What an order that is due has to become; one that is decided already stays as it is."""
-    if order.state in _OVER:
-        return Want(order.order_id, _OVER[order.state])
-    wish = Wish.LOOK if order.is_open else Wish.CLOSE
-    return Want(order.order_id, wish, lines=order.state)
 
 
 def _retaking(order: Order, held: Held, *, attempt: int) -> Deduction:

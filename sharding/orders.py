@@ -23,7 +23,7 @@ SOMEWHERE = "?"
 NOWHERE = "!"
 """The place of a line that could not be held."""
 
-_RECORD = re.compile(r"([PHCREAKTF]) (\d{1,15}) (\d{1,15}) (\d{1,19}) ([01]) (\S+)")
+_RECORD = re.compile(r"([PHCREAKTFQ]) (\d{1,15}) (\d{1,15}) (\d{1,19}) ([01]) (\S+)")
 _LINE = re.compile(r"(\d{1,19}):(\d{1,7}):([-?!]|\d{1,4})")
 
 
@@ -44,6 +44,8 @@ class OrderState(StrEnum):
     """Confirmed too late, and sold all the same."""
     REFUND_REQUIRED = "F"
     """Confirmed too late; it could not be sold any more."""
+    QUESTIONED = "Q"
+    """Undecided as far as the ledger knew that it was restored from; its lines may know more."""
 
     @property
     def is_sold(self) -> bool:
@@ -162,6 +164,7 @@ OUTCOMES = {
     OrderState.RETAKING: Outcome.UNAVAILABLE,
     OrderState.RETAKEN: Outcome.RETAKEN,
     OrderState.REFUND_REQUIRED: Outcome.REFUND_REQUIRED,
+    OrderState.QUESTIONED: Outcome.UNAVAILABLE,
 }
 """What a state is called in an answer."""
 
@@ -183,6 +186,11 @@ def hold_s_max(record_ttl_s: int, grace_s: float) -> float:
 def request_id_of(order_id: int, first_product: int) -> str:
     """Under which an order takes its lines. No caller's own id has a space."""
     return f"order {order_id} {first_product}"
+
+
+def first_product_of(request_id: str) -> int:
+    """The first product of the order whose line is taken under an id."""
+    return int(request_id.rsplit(" ", 1)[1])
 
 
 def retake_id_of(order_id: int, first_product: int) -> str:

@@ -33,6 +33,7 @@ from ledger.errors import (
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
 from ledger.freezes import Freezes
+from ledger.holds import Holds
 from ledger.journal import Journal
 from ledger.layouts import Layouts
 from ledger.leases import Leases
@@ -77,6 +78,7 @@ from worker.outbox import Errands, Undos
 from worker.restoring import Mending, Restorer
 from worker.settings import WorkerSettings
 from worker.share import Share, Shares
+from worker.strays import Strays
 from worker.tenancy import Tenancy
 from worker.transfers import Transfers
 from worker.upkeep import LedgerUpkeep
@@ -146,6 +148,7 @@ async def _work(
                 each,
                 Journal(each, ledger_metrics, failpoints),
                 stock,
+                orders,
                 partitions,
                 settings,
                 metrics.of(each.place.index),
@@ -202,6 +205,7 @@ class _OfServer:
         database: Database,
         journal: Journal,
         stock: Stock,
+        orders: Orders,
         partitions: Partitions,
         settings: WorkerSettings,
         metrics: WorkerMetrics,
@@ -210,6 +214,7 @@ class _OfServer:
         self._database = database
         self._journal = journal
         self._stock = stock
+        self._orders = orders
         self._partitions = partitions
         self._settings = settings
         self._metrics = metrics
@@ -269,6 +274,7 @@ class _OfServer:
         return {
             "undos": Errands(self.share, outbox, undos, metrics),
             "transfers": Errands(self.share, outbox, transfers, metrics),
+            "strays": Strays(self.share, Holds(self._database), self._orders, metrics),
         }
 
     def _of_buffers(self) -> Mapping[str, _Loop]:

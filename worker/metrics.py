@@ -235,6 +235,13 @@ class WorkerMetrics:
             "Times that an order was put aside because its record or its hold makes no sense",
             registry=registry,
         )
+        self.lines_reminded = Counter(
+            "inventory_worker_lines_reminded_total",
+            "Further lines of orders that were told what the order came to, because the ledger has them"
+            " as held and the order as decided, by the order's state",
+            ["state"],
+            registry=registry,
+        )
         self.audit_markers = Counter(
             "inventory_worker_audit_markers_total",
             "Shards whose counts were told in their stream, to be compared with the ledger's",

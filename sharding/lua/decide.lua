@@ -20,6 +20,7 @@
 --     A a line is short, `lines` says which are held; G give up what is undecided
 --     T take the lines again, within ttl_ms; K they are held as `lines` says; F they cannot be had
 --     D lines elsewhere have been told of the state that `lines` names
+--   H, S and G also end the state Q, of an order whose coordinator was restored: H with the deadline that it had
 --
 -- Returns one of
 --   {"done", generation, number, answers}  flat: whether the call changed the order (1 or 0), its record; the
@@ -47,16 +48,17 @@ local NEXT = {
   R = { H = "R", P = "R" },
   E = {},
   X = { H = "H" },
-  H = { P = "H" },
-  S = { P = "C" },
+  H = { P = "H", Q = "H" },
+  S = { P = "C", Q = "C" },
   A = { P = "A" },
-  G = { P = "R" },
+  G = { P = "R", Q = "R" },
   T = { E = "T" },
   K = { T = "K" },
   F = { T = "F" },
   D = {},
 }
-local HOLDS = { P = true, H = true }
+local HOLDS = { P = true, H = true, Q = true }
+local IS_UNDECIDED = { P = true, H = true, Q = true, T = true }
 local SETS_LINES = { H = true, S = true, A = true, K = true }
 local SETS_DEADLINE = { H = true, X = true }
 
@@ -92,7 +94,7 @@ end
 local function change(order, order_id, what, ttl_ms, lines)
   if what == "D" then
     -- A call that was held up may speak of an earlier state.
-    if order.state ~= lines or order.state == "P" or order.state == "H" or order.state == "T" then return false end
+    if order.state ~= lines or IS_UNDECIDED[order.state] then return false end
     order.is_open = "0"
     return true
   end
@@ -110,13 +112,14 @@ local function change(order, order_id, what, ttl_ms, lines)
       return nil
     end
   end
+  local keeps_deadline = is_late or order.state == "Q"
   -- What is sold at once, refused or given up was never held.
   if order.state == "P" and target ~= "H" then order.deadline_ms = tonumber(order.created_ms) end
   order.state = target
   if target == what or (what == "S" and target == "C") then
     if SETS_LINES[what] then order.lines = lines end
   end
-  if not is_late and SETS_DEADLINE[what] then order.deadline_ms = until_ms end
+  if not keeps_deadline and SETS_DEADLINE[what] then order.deadline_ms = until_ms end
   local is_here = order.is_alone and target ~= "T" and target ~= "K" and target ~= "F"
   order.is_open = is_here and "0" or "1"
   decisions[#decisions + 1] = order_id .. ":" .. target .. ":" .. order.user

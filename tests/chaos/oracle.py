@@ -66,6 +66,8 @@ class Evidence:
     dead_letters: int
     audits: Sequence[Audit]
     orders: Sequence[OrderLines] = field(default=())
+    lost_orders: frozenset[int] = frozenset()
+    """Orders that were sold and of which it may be that not all lines are."""
     pauses: Sequence[Pause] = field(default=())
 
 
@@ -84,15 +86,29 @@ def judge(evidence: Evidence) -> list[str]:
 def without_losses(evidence: Evidence) -> tuple[Evidence, int]:
     """The evidence as if nobody had been told of what the ledger never had, and how much that is.
 
-    For a mode that may lose what it acknowledged: all other promises hold for what it kept.
+    For a fault that may lose what was acknowledged: all other promises hold for what was kept. Of an
+    order that was sold a line may be lost.
     """
     record = Record()
     lost = evidence.record.deductions.accepted.keys() - evidence.ledger.deductions.keys()
+    lost_orders = _lost_orders(evidence)
     for each in evidence.record.tries:
         record.add(each)
     record.deductions = evidence.record.deductions.without(lost)
     asked = [each for each in evidence.asked_again if each.request_id not in lost]
-    return replace(evidence, record=record, asked_again=asked), len(lost)
+    kept = replace(evidence, record=record, asked_again=asked, lost_orders=lost_orders)
+    return kept, len(lost) + len(lost_orders)
+
+
+def _lost_orders(evidence: Evidence) -> frozenset[int]:
+    """Orders that are sold by what their callers were told, and not by what all their products have."""
+    told = {order_id for order_id, sold in evidence.record.decided_orders().items() if sold}
+    kept = [_sold_to(lines) for lines in evidence.orders]
+    return frozenset(told - set.intersection(*kept)) if kept else frozenset()
+
+
+def _sold_to(lines: OrderLines) -> set[int]:
+    return {order_id for order_id, each in lines.journal.units().items() if each.sold}
 
 
 def _calls_ended(evidence: Evidence) -> Iterator[str]:
@@ -181,10 +197,10 @@ def _orders(evidence: Evidence) -> Iterator[str]:
     sold = {order_id for order_id, is_sold in told.items() if is_sold}
     for lines in evidence.orders:
         units = lines.journal.units()
-        has = {order_id for order_id, each in units.items() if each.sold}
+        on_one_side = (_sold_to(lines) ^ sold) - evidence.lost_orders
         product_id = lines.stock.product_id
-        if has != sold:
-            yield f"I6: product {product_id}: sold to {sorted(has ^ sold)[:SHOWN]} on one side only"
+        if on_one_side:
+            yield f"I6: product {product_id}: sold to {sorted(on_one_side)[:SHOWN]} on one side only"
         if any(each.held or each.sold > 1 for each in units.values()) or lines.stock.held:
             yield f"I6: product {product_id}: a hold without an end, or with two"
         if lines.journal.dead_letters:

@@ -299,6 +299,17 @@ def test_what_a_mode_may_lose_is_counted_and_nothing_else_is_forgiven() -> None:
     assert any("available" in sentence for sentence in judge(without_losses(twice)[0]))
 
 
+def test_an_order_that_was_sold_and_lost_is_counted_and_one_that_was_not_sold_is_no_loss() -> None:
+    unsold = orders(journal=Journal(lines().journal.rows[2:], dead_letters=0))
+    assert any("on one side only" in sentence for sentence in judge(unsold))
+    account, lost = without_losses(unsold)
+    assert (judge(account), lost) == ([], 1)
+    sold = orders(journal=journal(Row(RELEASED_ORDER, JournalKind.CONFIRM, "", -1)))
+    account, lost = without_losses(sold)
+    assert lost == 0
+    assert any(str(RELEASED_ORDER) in sentence for sentence in judge(account))
+
+
 def a_try(started_s: float, outcome: Outcome = Outcome.DEDUCTED, *, took_s: float = 0.01) -> Try:
     times = (started_s, started_s + took_s)
     return Try.of(deduction("x", outcome), "deduct", "x", 1, is_first=True, times=times)

@@ -369,12 +369,13 @@ async def test_a_release_that_may_have_barred_the_order_is_never_worded_as_nothi
 ) -> None:
     """It reached some partitions, and another does not answer."""
     product = await load(5)
+    away = (base_partition(product, PARTITIONS) + 1) % PARTITIONS
     bar = orders._coordinator.bar
     finder = Finder(orders._coordinator._cluster, orders._coordinator, orders._tasks)
     monkeypatch.setattr(orders, "_finder", finder)
 
     async def partly(partition: int, order_ids: Sequence[int]) -> list[bytes]:
-        if partition == PARTITIONS - 1:
+        if partition == away:
             raise StockUnavailableError(Reason.NOT_EXECUTED, "away")
         return await bar(partition, order_ids)
 

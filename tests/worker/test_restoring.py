@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -400,3 +401,117 @@ async def test_a_ledger_that_is_older_than_the_live_stock_is_told_and_nothing_is
     )
     await eventually(lambda: is_open(world, partition))
     assert (await fetch(world.database, LEASE_AND_CHECKPOINT, partition))[0][0] >= opening
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two products whose only shards are in different partitions; the first one decides their orders."""
+
+    first: int
+    further: int
+    coordinator: int
+    other: int
+
+    @property
+    def lines(self) -> list[Line]:
+        return [Line(self.first, 1), Line(self.further, 2)]
+
+
+async def pair_on_sale(world: World) -> Pair:
+    first = await world.on_sale(10, shards=1)
+    coordinator = other = shard_of(world, first, shards=1)
+    while other == coordinator:
+        further = await world.on_sale(10, shards=1)
+        other = shard_of(world, further, shards=1)
+    return Pair(first, further, coordinator, other)
+
+
+async def held_order(orders: Orders, pair: Pair) -> int:
+    (order_id,) = fresh_order_ids(1)
+    answer = await orders.reserve(order_id, user_id=1, lines=pair.lines, ttl_s=600, attempt=1)
+    assert answer.outcome is Outcome.HELD
+    return order_id
+
+
+async def lose(world: World, partition: int) -> dict[int, int]:
+    before = await generations(world, [partition])
+    await empty(world, [partition])
+    return before
+
+
+async def assert_ended(world: World, pair: Pair, *, sold: bool) -> None:
+    for product, quantity in ((pair.first, 1), (pair.further, 2)):
+        await eventually(lambda product=product: _holds_nothing(world, product))
+        seen = await world.stock.read(product)
+        assert seen is not None
+        assert (seen.sold, seen.available) == ((quantity, 10 - quantity) if sold else (0, 10))
+        await assert_balanced(world, product)
+
+
+@pytest.mark.parametrize("set_back_one", ["line", "coordinator"])
+@pytest.mark.parametrize("sold", [True, False], ids=["sold", "released"])
+async def test_an_order_ends_alike_at_all_places_though_one_was_set_back(
+    world: World, worker: WorkerProcess, orders: Orders, set_back_one: str, sold: bool
+) -> None:
+    """The others were told, and a coordinator tells nobody twice."""
+    pair = await pair_on_sale(world)
+    order_id = await held_order(orders, pair)
+    await drained(world)
+    with worker.paused():
+        if sold:
+            assert (await orders.confirm(order_id)).outcome is Outcome.CONFIRMED
+        else:
+            assert (await orders.release(order_id)).outcome is Outcome.RELEASED
+        before = await lose(world, pair.other if set_back_one == "line" else pair.coordinator)
+    await all_restored(world, before)
+    await assert_ended(world, pair, sold=sold)
+    expected = Outcome.CONFIRMED if sold else Outcome.RELEASED
+    assert (await orders.get(order_id)).outcome is expected
+
+
+async def test_a_line_whose_order_was_lost_is_given_back(
+    world: World, worker: WorkerProcess, orders: Orders
+) -> None:
+    pair = await pair_on_sale(world)
+    await drained(world)
+    with worker.paused():
+        order_id = await held_order(orders, pair)
+        before = await lose(world, pair.coordinator)
+    await all_restored(world, before)
+    await assert_ended(world, pair, sold=False)
+    assert (await orders.get(order_id)).outcome is Outcome.RELEASED
+
+
+@pytest.mark.parametrize("sold", [True, False], ids=["sold", "released"])
+async def test_an_order_is_decided_though_a_line_of_it_was_lost(
+    world: World, worker: WorkerProcess, orders: Orders, sold: bool
+) -> None:
+    """What is sold takes its units once more."""
+    pair = await pair_on_sale(world)
+    await drained(world)
+    with worker.paused():
+        order_id = await held_order(orders, pair)
+        before = await lose(world, pair.other)
+    await all_restored(world, before)
+    decide = orders.confirm if sold else orders.release
+    answer = await decide(order_id)
+    assert answer.outcome is (Outcome.CONFIRMED if sold else Outcome.RELEASED)
+    await assert_ended(world, pair, sold=sold)
+
+
+async def test_an_order_that_was_merely_restored_is_held_until_it_was(
+    world: World, worker: WorkerProcess, orders: Orders
+) -> None:
+    pair = await pair_on_sale(world)
+    order_id = await held_order(orders, pair)
+    held = (await orders.get(order_id)).order
+    await drained(world)
+    before = await lose(world, pair.coordinator)
+    await all_restored(world, before)
+
+    async def is_as_before() -> bool:
+        return (await orders.get(order_id)).order == held
+
+    await eventually(is_as_before)
+    assert (await orders.confirm(order_id)).outcome is Outcome.CONFIRMED
+    await assert_ended(world, pair, sold=True)

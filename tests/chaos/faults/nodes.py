@@ -130,6 +130,9 @@ async def _flush_scripts(scene: Scene) -> None:
 
 @fault("F15", "FLUSHALL on a master in the middle of the sale", back_within_s=10.0)
 async def master_emptied(scene: Scene) -> None:
+    scene.may_lose = (
+        True  # its replica is emptied with it, and the ledger is some milliseconds behind
+    )
     async with scene.selling():
         victim = await scene.stage.a_master()
         elsewhere = await scene.shards_elsewhere(victim)
