@@ -1,7 +1,6 @@
 """Opens partitions that are shut: as they are where that is enough, else with the ledger's state."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -14,7 +13,13 @@ from ledger.errors import CheckpointMovedError, LedgerError
 from ledger.failpoints import Failpoints
 from ledger.openings import Openings
 from ledger.servers import PerServer, together
-from sharding.errors import NotOpenableError, RestorationPassedError, StockUnavailableError
+from sharding.errors import (
+    LayoutPassedError,
+    LoadConflictError,
+    NotOpenableError,
+    RestorationPassedError,
+    StockUnavailableError,
+)
 from sharding.partitions import Checkpoint, PartitionHead, Partitions
 from worker.freezes import PartitionFreezes
 from worker.metrics import WorkerMetrics
@@ -24,6 +29,7 @@ from worker.share import Shares
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 30.0
 RESTORED_AT_ONCE = 4
+MENDED_AT_ONCE = 2
 LEDGER_OLDER = "LEDGER_OLDER"
 """The reason that stands for a partition that knows of openings which the ledger does not."""
 LEDGER_OLDER_TEXT = (
@@ -60,26 +66,48 @@ class Opener:
         self._refusals: dict[int, _Refusal] = {}
         self._restoring: dict[int, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(RESTORED_AT_ONCE)
+        self._mended: dict[int, int] = {}
+        """The generation for which each partition's shards lack nothing."""
+        self._mending: dict[int, asyncio.Task[None]] = {}
+        self._mending_room = asyncio.Semaphore(MENDED_AT_ONCE)
         self._numbers: dict[int, int] = {}
         """Of the last event that each partition was seen to have while it was open."""
 
     def keep(self, owned: Collection[int]) -> None:
         """Forget what is known of partitions that somebody else opens by now."""
         self._refusals = {each: self._refusals[each] for each in owned if each in self._refusals}
+        self._mended = {each: self._mended[each] for each in owned if each in self._mended}
 
     async def end(self) -> None:
         """Leave what is being restored to the next attempt."""
-        restoring = list(self._restoring.values())
-        for task in restoring:
+        begun = [*self._restoring.values(), *self._mending.values()]
+        for task in begun:
             task.cancel()
-        await asyncio.gather(*restoring, return_exceptions=True)
+        await asyncio.gather(*begun, return_exceptions=True)
 
-    async def note_open(self, partition: int, head: PartitionHead) -> None:
-        """A partition is open: bring its shards what no event will. StockUnavailableError."""
+    def note_open(self, partition: int, head: PartitionHead) -> None:
+        """A partition is open: have its shards brought what no event will, once for each opening.
+
+        Also after one that another worker made: it may have ended before it came to that.
+        """
         self._numbers[partition] = head.number
-        if partition in self._shares.owned:
-            with contextlib.suppress(LedgerError):  # said by the drain, and tried again in a moment
+        is_mended = self._mended.get(partition) == head.generation
+        if is_mended or partition in self._mending or partition not in self._shares.owned:
+            return
+        task = asyncio.create_task(self._mend(partition, head.generation), name=f"mend {partition}")
+        self._mending[partition] = task
+        task.add_done_callback(lambda _: self._mending.pop(partition, None))
+
+    async def _mend(self, partition: int, generation: int) -> None:
+        """What fails is begun anew at the next look."""
+        try:
+            async with self._mending_room:
                 await self._restorer.mend(partition)
+            self._mended[partition] = generation
+        except (LedgerError, LoadConflictError, LayoutPassedError):
+            self._metrics.failures.labels("mend").inc()
+        except StockUnavailableError as error:
+            self._metrics.redis_failures.labels(error.reason.value).inc()
 
     async def reopened(
         self, partition: int, head: PartitionHead, *, degraded: bool

@@ -43,17 +43,13 @@ class Mending:
     def __init__(self, stock: Stock, products: PerServer[Products]) -> None:
         self._stock = stock
         self._products = products
-        self._open: dict[int, list[PartitionState]] = {}
 
-    def note(self, partition: int, states: Collection[PartitionState]) -> None:
-        """Something may be to be done for these."""
-        wanting = [each for each in states if each.unloaded or each.untold or each.unreleased]
-        if wanting:
-            self._open[partition] = wanting
+    async def carry_out(self, states: Collection[PartitionState]) -> None:
+        """Do what is left for an open partition; StockUnavailableError, LedgerError: call again.
 
-    async def carry_out(self, partition: int) -> None:
-        """Do what is left for an open partition; StockUnavailableError, LedgerError: call again."""
-        for state in self._open.get(partition, ()):
+        What the ledger will hear of in a moment is done once more, which changes nothing.
+        """
+        for state in states:
             for product_id in state.unloaded:
                 await self._load(product_id)
             for product_id in state.untold:
@@ -62,7 +58,6 @@ class Mending:
                 await self._stock.bring_buffer(
                     product_id, epoch=released.epoch, released=released.units
                 )
-        self._open.pop(partition, None)
 
     async def _load(self, product_id: int) -> None:
         """Of a product that is still being loaded, whoever loads it sees to it."""
@@ -96,8 +91,10 @@ class Restorer:
         self._failpoints = failpoints
 
     async def mend(self, partition: int) -> None:
-        """Do what is left for a partition that was restored; see Mending.carry_out."""
-        await self._mending.carry_out(partition)
+        """Do what is left for a partition that may have been restored; see Mending.carry_out."""
+        await self._mending.carry_out(
+            await self._states.from_all(lambda each: each.read(partition))
+        )
 
     async def restore(self, case: Case) -> None:
         """Give the partition all that the ledger knows, and open it.
@@ -124,7 +121,6 @@ class Restorer:
         shut = shut._replace(number=max(shut.number, applied))
         lost = max(shut.known, case.number) - applied
         await self._settle(case, work, shut, states, lost=max(0, lost))
-        self._mending.note(partition, states)
 
     async def _settle(
         self,

@@ -18,7 +18,7 @@ PARTITIONS = 12
 class NoMending:
     """At the moment when nodes lose something the ledger has all events, so nothing lacks afterwards."""
 
-    def note(self, partition: int, states: Collection[PartitionState]) -> None:
+    async def carry_out(self, states: Collection[PartitionState]) -> None:
         pass
 
 

@@ -344,6 +344,28 @@ async def test_a_worker_killed_at_any_step_of_a_restoration_leaves_it_to_the_nex
     await assert_balanced(world, busy.sold)
 
 
+async def test_what_a_worker_did_not_live_to_mend_is_mended_by_the_next(
+    world: World, worker: WorkerProcess, start_worker: StartWorker
+) -> None:
+    """A load was lost with the node: the partition is open again, and the product not on sale there."""
+    await world.on_sale(PARTITIONS, shards=PARTITIONS)
+    await drained(world)  # so that the ledger has something to restore
+    with worker.paused():
+        product = await world.on_sale(60)
+        before = await lose(world, shard_of(world, product))
+        doomed = start_worker(FAILPOINTS="worker.after_reopen=kill@1")
+        assert await doomed.ended() == -9
+    await all_restored(world, before)
+    await eventually(lambda: _has_available(world, product, 60))
+    await sell_out(world, product, left=60)
+    await assert_balanced(world, product)
+
+
+async def _has_available(world: World, product: int, units: int) -> bool:
+    seen = await world.stock.read(product)
+    return seen is not None and seen.available == units
+
+
 async def test_a_ledger_that_is_older_than_the_live_stock_is_told_and_nothing_is_copied_from_it(
     world: World, worker: WorkerProcess
 ) -> None:

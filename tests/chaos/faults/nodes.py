@@ -36,6 +36,8 @@ async def master_killed(scene: Scene) -> None:
 @fault("F07", "replication cut, then the master killed", back_within_s=NODE_TIMEOUT_S + 3)
 async def master_killed_unreplicated(scene: Scene) -> None:
     async with scene.selling() as buyers:
+        while len(buyers.record.deductions.accepted) < scene.sold:
+            await buyers.flows()
         master = await scene.stage.a_master()
         replica = await scene.stage.replica_of(master)
         # So that the master goes on by itself, and WAIT alone keeps what it did from being acknowledged.
