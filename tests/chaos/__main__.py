@@ -38,12 +38,18 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--minutes", type=float, default=MIX_S / 60, help="how long F35 goes on (%(default)g)"
     )
+    parser.add_argument(
+        "--sold",
+        type=int,
+        default=0,
+        help="accepted deductions before F07 cuts the replication (%(default)d)",
+    )
     parser.add_argument("--seed", type=int, help="chooses victims and buyers (else: a random one)")
     return parser
 
 
 async def run(
-    chosen: Sequence[Fault], *, seed: int, mix_s: float, console: Console
+    chosen: Sequence[Fault], *, seed: int, mix_s: float, sold: int, console: Console
 ) -> list[Report]:
     """Each fault on one stack; a stack that did not come back is replaced."""
     reports: list[Report] = []
@@ -54,7 +60,7 @@ async def run(
                 fault = waiting.pop(0)
                 stage.choice.seed(f"{seed} {fault.number}")
                 console.print(f"{fault.number} {fault.name} …")
-                reports.append(await play(stage, fault, mix_s=mix_s))
+                reports.append(await play(stage, fault, mix_s=mix_s, sold=sold))
                 _tell(console, reports[-1])
                 if reports[-1].wrong:
                     _keep(console, stage, reports[-1], seed)
@@ -120,6 +126,7 @@ def main() -> int:
                     [FAULTS[each] for each in chosen.faults or FAULTS],
                     seed=seed,
                     mix_s=chosen.minutes * 60,
+                    sold=chosen.sold,
                     console=console,
                 )
             )

@@ -92,12 +92,25 @@ def without_losses(evidence: Evidence) -> tuple[Evidence, int]:
     record = Record()
     lost = evidence.record.deductions.accepted.keys() - evidence.ledger.deductions.keys()
     lost_orders = _lost_orders(evidence)
+    again = _accepted_again(evidence)
     for each in evidence.record.tries:
         record.add(each)
-    record.deductions = evidence.record.deductions.without(lost)
+    record.deductions = evidence.record.deductions.without({*lost, *again})
+    for purchase in evidence.record.deductions.wanted:
+        if purchase.request_id in again:
+            record.deductions.wants(purchase)
+    record.deductions.answered(list(again.values()))
     asked = [each for each in evidence.asked_again if each.request_id not in lost]
     kept = replace(evidence, record=record, asked_again=asked, lost_orders=lost_orders)
-    return kept, len(lost) + len(lost_orders)
+    return kept, len(lost) + len(again) + len(lost_orders)
+
+
+def _accepted_again(evidence: Evidence) -> Mapping[str, Deduction]:
+    """What was accepted, lost, and accepted when it was asked for again; by request id."""
+    twice = set(evidence.record.deductions.taken_twice)
+    asked = (each for each in evidence.asked_again if each.accepted and not each.replayed)
+    unknown = (each for each in asked if each.request_id not in evidence.known_before)
+    return {each.request_id: each for each in unknown if each.request_id in twice}
 
 
 def _lost_orders(evidence: Evidence) -> frozenset[int]:

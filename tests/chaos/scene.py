@@ -65,9 +65,12 @@ class Scene:
 
     buyers: Buyers
 
-    def __init__(self, stage: Stage, fault: Fault, *, mix_s: float, is_timed: bool) -> None:
-        """`mix_s`: how long the fault that is a mix of all goes on. Not `is_timed`: how quick something
-        is, is told and not judged."""
+    def __init__(
+        self, stage: Stage, fault: Fault, *, mix_s: float, sold: int, is_timed: bool
+    ) -> None:
+        """`mix_s`: how long the fault that is a mix of all goes on; `sold`: accepted deductions before
+        a fault that may lose some. Not `is_timed`: how quick something is, is told and not judged."""
+        self.sold = sold
         self._is_timed = is_timed
         self.mix_s = mix_s
         self.stage = stage
@@ -218,10 +221,10 @@ class Scene:
 
 
 async def play(
-    stage: Stage, fault: Fault, *, mix_s: float = MIX_S, is_timed: bool = True
+    stage: Stage, fault: Fault, *, mix_s: float = MIX_S, sold: int = 0, is_timed: bool = True
 ) -> Report:
     """Break one thing and see what comes of it. Never raises for what the service does."""
-    scene, begun_s = Scene(stage, fault, mix_s=mix_s, is_timed=is_timed), stage.now_s
+    scene, begun_s = Scene(stage, fault, mix_s=mix_s, sold=sold, is_timed=is_timed), stage.now_s
     report = scene.report
     try:
         await stage.heal()  # of what a fault before it may have left

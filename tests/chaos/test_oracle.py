@@ -299,6 +299,17 @@ def test_what_a_mode_may_lose_is_counted_and_nothing_else_is_forgiven() -> None:
     assert any("available" in sentence for sentence in judge(without_losses(twice)[0]))
 
 
+def test_what_was_lost_and_accepted_again_is_one_loss_and_one_sale() -> None:
+    again = deduction("a", Outcome.DEDUCTED)
+    account = told("a", Outcome.DEDUCTED)
+    lost_first = replace(account, asked_again=[again], known_before={})
+    forgiven, lost = without_losses(lost_first)
+    assert (lost, any("took units twice" in each for each in judge(forgiven))) == (1, False)
+    kept_first = replace(account, asked_again=[again], known_before={"a": 1})
+    forgiven, lost = without_losses(kept_first)
+    assert (lost, any("took units twice: a" in each for each in judge(forgiven))) == (0, True)
+
+
 def test_an_order_that_was_sold_and_lost_is_counted_and_one_that_was_not_sold_is_no_loss() -> None:
     unsold = orders(journal=Journal(lines().journal.rows[2:], dead_letters=0))
     assert any("on one side only" in sentence for sentence in judge(unsold))

@@ -43,6 +43,8 @@ async def master_killed_unreplicated(scene: Scene) -> None:
 
 async def _kill_unreplicated(scene: Scene, silenced: Iterable[Process]) -> None:
     async with scene.selling() as buyers:
+        while len(buyers.record.deductions.accepted) < scene.sold:
+            await buyers.flows()
         master = await scene.stage.a_master()
         replica = await scene.stage.replica_of(master)
         # So that the master goes on by itself, and WAIT alone keeps what it did from being acknowledged.
