@@ -15,13 +15,6 @@ from tests.simulation.ledger import Ledger, Row
 PARTITIONS = 12
 
 
-class NoMending:
-    """At the moment when nodes lose something the ledger has all events, so nothing lacks afterwards."""
-
-    def note(self, partition: int, states: Collection[PartitionState]) -> None:
-        pass
-
-
 class SimulatedStates:
     """As ledger/restoring.py has them, of the model."""
 
