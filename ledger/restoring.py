@@ -10,6 +10,7 @@ from ledger import literals
 from ledger.batch import Move, TransferNote, TransferSide
 from ledger.database import Database, Row, Transaction
 from ledger.errors import CheckpointMovedError
+from ledger.freezes import Freezes, Verdict
 from ledger.layouts import ChangeState
 from ledger.outbox import RETURNED
 from ledger.products import JournalKind, JournalType
@@ -87,6 +88,28 @@ class PartitionStates:
     def __init__(self, database: Database, *, partitions: int) -> None:
         self._database = database
         self._partitions = partitions
+
+    async def freeze_missed(self, partition: int) -> Sequence[int]:
+        """Stop the sale of products of which an event is set aside that their shard here had followed:
+        the ledger's counts are those of before it, so what it sold is about to be on sale again.
+
+        Once for each letter; who resumes a product knows of it. Returns the products that were stopped.
+        """
+
+        async def run(transaction: Transaction) -> list[Row]:
+            return await transaction.rows(statement("dead_letter_missed_at"), (partition,))
+
+        freezes, stopped = Freezes(self._database), []
+        for product_id, letter in await self._database.transaction(run):
+            verdict, _ = await freezes.trip(
+                product_id,
+                evidence=f"p{partition:02d} restored beside letter {letter}",
+                reason=f"partition {partition} was restored without the event of dead letter"
+                f" {self._database.place.number(letter)}: units may be on sale again",
+            )
+            if verdict is Verdict.TRIPPED:
+                stopped.append(product_id)
+        return stopped
 
     async def read(self, partition: int) -> PartitionState:
         """The shards of a partition; nobody applies an event of it while they are read."""

@@ -66,6 +66,9 @@ class Restorer:
             degraded=case.degraded,
         )
         self._failpoints.hit("worker.after_shut")
+        for stopped in await self._states.from_all(lambda each: each.freeze_missed(partition)):
+            if stopped:
+                log.error("frozen beside open dead letters", partition=partition, products=stopped)
         states = await self._states.from_all(lambda each: each.read(partition))
         work = _Work(self._restoring, partition, shut, forgets=forgets)
         for server, state in zip(self._states.all, states, strict=True):

@@ -22,6 +22,10 @@ class SimulatedStates:
         self._ledger = ledger
         self._known = ledger.known
 
+    async def freeze_missed(self, partition: int) -> Sequence[int]:
+        """The model sets nothing aside."""
+        return []
+
     async def read(self, partition: int) -> PartitionState:
         rows = [self._shard(key) for key in sorted(self._known.rows) if key.partition == partition]
         state = state_of(rows, self._facts(partition), partition, PARTITIONS)

@@ -405,6 +405,36 @@ async def test_a_shard_that_cannot_be_mended_holds_nobody_up(
     await eventually(lambda: _is_mended(world, product))
 
 
+async def test_what_was_set_aside_when_its_shard_is_restored_freezes_its_product(
+    world: World, worker: WorkerProcess
+) -> None:
+    """What the event sold is on sale again, and a retry of the letter would count it twice."""
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    await drained(world)
+    await write(
+        world.database,
+        "INSERT INTO dead_letter (partition_id, generation, number, product_id, request_id, reason,"
+        " fields, shard_followed) VALUES (%s, 1, 1, %s, '', 'malformed', '', 0)",
+        partition,
+        product,
+    )
+    before = await generations(world, [partition])
+    await empty(world, [partition])
+    await all_restored(world, before)
+    assert (await fields_of(world, partition, product))["frozen"] == "1"
+    row = await world.products.get(product)
+    assert "dead letter" in row.frozen_reason
+    assert len(await freezes_noted(world, product)) == 1
+    await write(world.database, "DELETE FROM dead_letter WHERE product_id = %s", product)
+
+
+async def freezes_noted(world: World, product: int) -> list[tuple[object, ...]]:
+    """The journal's rows of them."""
+    sql = "SELECT remark FROM inventory_log WHERE product_id = %s AND kind = 'freeze'"
+    return await fetch(world.database, sql, product)
+
+
 async def _is_mended(world: World, product: int) -> bool:
     sql = "SELECT COUNT(*) FROM outbox WHERE product_id = %s AND kind = 'mend'"
     return await _has(world, sql, product, 0)
