@@ -21,6 +21,7 @@ from ledger.batch import (
 from ledger.outbox import REMARK_CHARS_MAX, OutboxKind
 from ledger.products import JournalKind, JournalType
 from ledger.values import binary, escaped, instant, text
+from sharding.events import EventId
 from sharding.partitions import Entry
 
 FIELDS_BYTES_MAX = 1 << 20
@@ -92,6 +93,14 @@ def buffer_row(product_id: int, partition: int, epoch: int, request_id: str, qua
     return (
         f"('{OutboxKind.BUFFER.value}',{product_id},{partition},{epoch},0,0,{text(request_id)},-1,0,"
         f"{quantity},CURRENT_TIMESTAMP(3))"
+    )
+
+
+def mend_row(product_id: int, partition: int, epoch: int, opened: EventId) -> str:
+    """One row in the columns of outbox_insert.sql, due at once; the event is the shard's restoration."""
+    return (
+        f"('{OutboxKind.MEND.value}',{product_id},{partition},{epoch},"
+        f"{opened.generation},{opened.number},'',-1,0,0,CURRENT_TIMESTAMP(3))"
     )
 
 

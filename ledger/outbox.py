@@ -23,6 +23,8 @@ class OutboxKind(StrEnum):
     """Units that left a shard for another one arrive there."""
     BUFFER = "buffer"
     """Units that left the buffer arrive at the product's first shard."""
+    MEND = "mend"
+    """A shard that was restored gets what no event will bring: load, layout, the buffer's units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ class OutboxRow:
 
 
 class Outbox:
-    """Reads and ends work; `Journal.apply` and `Buffers.release` add it, and `Journal.apply` ends what
-    events tell the end of."""
+    """Reads and ends work; `Journal.apply`, `Buffers.release` and `PartitionStates.settle` add it, and
+    `Journal.apply` ends what events tell the end of."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

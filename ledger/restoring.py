@@ -10,6 +10,7 @@ from ledger import literals
 from ledger.batch import Move, TransferNote, TransferSide
 from ledger.database import Database, Row, Transaction
 from ledger.errors import CheckpointMovedError
+from ledger.freezes import Freezes, Verdict
 from ledger.layouts import ChangeState
 from ledger.outbox import RETURNED
 from ledger.products import JournalKind, JournalType
@@ -41,13 +42,6 @@ class Correction(NamedTuple):
     """That come in here by that; below zero: that leave."""
 
 
-class Released(NamedTuple):
-    """Units that have left a product's buffer in an epoch."""
-
-    epoch: int
-    units: int
-
-
 @dataclass(slots=True)
 class PartitionState:
     """A partition's shards, all of one moment: that of the checkpoint."""
@@ -64,8 +58,16 @@ class PartitionState:
     """Products on sale of which the load, or the opening, of the shard here was lost."""
     untold: list[int] = field(default_factory=list)
     """Products whose shard here has not heard of their layout."""
-    unreleased: dict[int, Released] = field(default_factory=dict)
-    """By product, of whose buffer units have left that did not arrive here."""
+    unreleased: list[int] = field(default_factory=list)
+    """Products of whose buffer units have left that did not arrive here."""
+
+    epochs: dict[int, int] = field(default_factory=dict)
+    """The current ones of those three."""
+
+    def want(self, product_id: int, epoch: int, kind: list[int]) -> None:
+        """Note that a product's shard here lacks something of a kind."""
+        kind.append(product_id)
+        self.epochs[product_id] = epoch
 
     @property
     def ids(self) -> list[int]:
@@ -87,6 +89,28 @@ class PartitionStates:
         self._database = database
         self._partitions = partitions
 
+    async def freeze_missed(self, partition: int) -> Sequence[int]:
+        """Stop the sale of products of which an event is set aside that their shard here had followed:
+        the ledger's counts are those of before it, so what it sold is about to be on sale again.
+
+        Once for each letter; who resumes a product knows of it. Returns the products that were stopped.
+        """
+
+        async def run(transaction: Transaction) -> list[Row]:
+            return await transaction.rows(statement("dead_letter_missed_at"), (partition,))
+
+        freezes, stopped = Freezes(self._database), []
+        for product_id, letter in await self._database.transaction(run):
+            verdict, _ = await freezes.trip(
+                product_id,
+                evidence=f"p{partition:02d} restored beside letter {letter}",
+                reason=f"partition {partition} was restored without the event of dead letter"
+                f" {self._database.place.number(letter)}: units may be on sale again",
+            )
+            if verdict is Verdict.TRIPPED:
+                stopped.append(product_id)
+        return stopped
+
     async def read(self, partition: int) -> PartitionState:
         """The shards of a partition; nobody applies an event of it while they are read."""
 
@@ -97,7 +121,7 @@ class PartitionStates:
             facts = await _facts(transaction, partition, found)
             state = state_of(found, facts, partition, self._partitions)
             state.checkpoint = facts.checkpoint
-            state.unloaded += self._here(partition, facts.unmade, state.ids)
+            self._add_unmade(state, partition, facts.unmade)
             return state
 
         return await self._database.transaction(run)
@@ -108,6 +132,15 @@ class PartitionStates:
         async def run(transaction: Transaction) -> bool:
             row = await transaction.row(statement("raw_event_get"), (partition, *entry.id))
             return row is not None and tuple(unpackb(row[0])) == entry.fields
+
+        return await self._database.transaction(run)
+
+    async def is_resharded(self, product_id: int) -> bool:
+        """Whether the layout that a product has is another one than it was loaded with."""
+
+        async def run(transaction: Transaction) -> bool:
+            row = await transaction.row(placeholders("restore_resharded", 1), (product_id,))
+            return row is not None
 
         return await self._database.transaction(run)
 
@@ -155,6 +188,7 @@ class PartitionStates:
                 await _note(transaction, partition, opened.id, notes)
                 await _correct(transaction, state.corrections)
                 await transaction.execute(statement("undo_again"), (partition, RETURNED))
+                await _want_mends(transaction, partition, opened.id, state.epochs)
                 for piece in _pieces(sorted(state.bases)):
                     await transaction.execute(
                         placeholders("layout_change_again", len(piece)), piece
@@ -162,15 +196,19 @@ class PartitionStates:
 
         await self._database.transaction(run)
 
-    def _here(self, partition: int, unmade: Sequence[Row], known: Collection[int]) -> list[int]:
-        """Those products that have a shard in the partition by their layout, and none by the ledger."""
-        return [
-            product_id
-            for product_id, shards in unmade
-            if product_id not in known
-            and partition
-            in Layout(0, shards).all_partitions(product_id=product_id, partitions=self._partitions)
-        ]
+    def _add_unmade(
+        self, state: PartitionState, partition: int, unmade: Sequence["UnmadeShard"]
+    ) -> None:
+        """Products that have a shard in the partition by their layout, and none by the ledger.
+
+        One that a change of the layout made began without units: it is only told, else they sell twice.
+        """
+        known = set(state.ids)
+        for product_id, epoch, shards, is_resharded in unmade:
+            layout = Layout(0, shards)
+            here = layout.all_partitions(product_id=product_id, partitions=self._partitions)
+            if product_id not in known and partition in here:
+                state.want(product_id, epoch, state.untold if is_resharded else state.unloaded)
 
     async def _entries(self, partition: int, after: EventId) -> list[Entry]:
         async def run(transaction: Transaction) -> list[Entry]:
@@ -251,7 +289,16 @@ class Facts:
     """The last change of a shard count that is not in force as far as is known."""
     resharded: set[int] = field(default_factory=set)
     """Products whose layout is not the one that they were loaded with."""
-    unmade: Sequence[Row] = ()
+    unmade: Sequence["UnmadeShard"] = ()
+
+
+class UnmadeShard(NamedTuple):
+    """A product on sale of which the ledger has no shard in the partition; restore_unmade.sql."""
+
+    product_id: int
+    epoch: int
+    shards: int
+    is_resharded: int
 
 
 async def _facts(transaction: Transaction, partition: int, rows: Sequence[KnownShard]) -> Facts:
@@ -260,7 +307,8 @@ async def _facts(transaction: Transaction, partition: int, rows: Sequence[KnownS
     facts.peers = await _sides(transaction, "restore_peers", partition)
     for product_id, last in await transaction.rows(statement("restore_repairs"), (partition,)):
         facts.repairs[product_id] = int(last)
-    facts.unmade = await transaction.rows(statement("restore_unmade"))
+    unmade = await transaction.rows(statement("restore_unmade"), (partition,))
+    facts.unmade = [UnmadeShard(*row) for row in unmade]
     epochs = {row.product_id: row.product_epoch for row in rows}
     for piece in _pieces(sorted(epochs)):
         sql = placeholders("restore_siblings", len(piece))
@@ -315,13 +363,13 @@ def state_of(
         is_of_epoch = row.epoch == row.product_epoch
         if product_id not in facts.resharded:
             if partition in here and (not is_of_epoch or row.state == State.LOADING):
-                state.unloaded.append(product_id)
+                state.want(product_id, row.product_epoch, state.unloaded)
         elif partition in here and not (
             is_of_epoch and row.serves and row.layout_version == row.product_layout
         ):
-            state.untold.append(product_id)
+            state.want(product_id, row.product_epoch, state.untold)
         if is_base and row.released_in_all > row.released:
-            state.unreleased[product_id] = Released(row.product_epoch, row.released_in_all)
+            state.want(product_id, row.product_epoch, state.unreleased)
     return state
 
 
@@ -474,6 +522,17 @@ async def _note(
     rows = (_note_row(partition, opened, note).encode() for note in notes)
     for piece in in_pieces(rows, STATEMENT_BYTES_MAX):
         await transaction.bulk(with_rows("journal_insert", piece))
+
+
+async def _want_mends(
+    transaction: Transaction, partition: int, opened: EventId, epochs: Mapping[int, int]
+) -> None:
+    rows = (
+        literals.mend_row(product_id, partition, epoch, opened).encode()
+        for product_id, epoch in sorted(epochs.items())
+    )
+    for piece in in_pieces(rows, STATEMENT_BYTES_MAX):
+        await transaction.bulk(with_rows("outbox_insert", piece))
 
 
 def _note_row(partition: int, opened: EventId, note: Note) -> str:

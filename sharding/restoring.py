@@ -141,15 +141,17 @@ class Restoring:
         )
         return _found(found)
 
-    async def clear(self, partition: int, attempt: int, product_id: int) -> None:
-        """Leave nothing of a shard that the ledger does not know."""
+    async def clear(self, partition: int, attempt: int, product_id: int) -> Found | None:
+        """Leave nothing of a shard that the ledger does not know; returns what it counted, None if
+        there was none or it made no sense."""
         nothing = packb([])
-        await self._run(
+        _, *found = await self._run(
             _REFILL,
             partition,
             self._shard_keys(partition, product_id),
             (str(attempt), "0", "0", "1", nothing, nothing),
         )
+        return _found(found)
 
     async def count_users(
         self, partition: int, attempt: int, product_id: int, units: Mapping[int, int]

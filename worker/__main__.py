@@ -72,10 +72,11 @@ from worker.freezes import FreezeKeeper, PartitionFreezes
 from worker.keeper import Keeper
 from worker.layouts import Reshaper
 from worker.leaving import Leaving
+from worker.mending import Mends
 from worker.metrics import WorkerMetrics
 from worker.opening import Opener
 from worker.outbox import Errands, Undos
-from worker.restoring import Mending, Restorer
+from worker.restoring import Restorer
 from worker.settings import WorkerSettings
 from worker.share import Share, Shares
 from worker.strays import Strays
@@ -161,7 +162,6 @@ async def _work(
         restorer = Restorer(
             Restoring(cluster),
             servers.each(lambda each: PartitionStates(each, partitions=settings.partitions)),
-            Mending(stock, servers.each(Products)),
             metrics,
             failpoints,
         )
@@ -268,13 +268,23 @@ class _OfServer:
 
     def _of_stock(self) -> Mapping[str, _Loop]:
         """What carries the ledger's findings back to the live stock."""
-        outbox, metrics = Outbox(self._database), self._metrics
+        database, partitions = self._database, self._settings.partitions
+        outbox, metrics = Outbox(database), self._metrics
         undos = Undos(self._stock, outbox, metrics)
         transfers = Transfers(self._stock, outbox, metrics)
+        mends = Mends(
+            self._stock,
+            Products(database),
+            Buffers(database, partitions=partitions),
+            PartitionStates(database, partitions=partitions),
+            outbox,
+            metrics,
+        )
         return {
             "undos": Errands(self.share, outbox, undos, metrics),
             "transfers": Errands(self.share, outbox, transfers, metrics),
             "strays": Strays(self.share, Holds(self._database), self._orders, metrics),
+            "mends": Errands(self.share, outbox, mends, metrics),
         }
 
     def _of_buffers(self) -> Mapping[str, _Loop]:

@@ -111,7 +111,7 @@ class Keeper:
                 head = await self._kept(partition, head)
             if head.is_open:
                 await self._note_applied(partition, head)
-                await self._opener.note_open(partition, head)
+                self._opener.note_open(partition, head)
         except StockUnavailableError as error:
             self._shares.found(partition, is_open=False)
             self._metrics.redis_failures.labels(error.reason.value).inc()

@@ -165,6 +165,17 @@ class WorkerMetrics:
             "Open work on the live stock in served partitions that was put off three times or more",
             ["kind"],
         )
+        self.mends_open = of_server(
+            "inventory_worker_mends_open",
+            "Shards in served partitions that a restoration has left without their load, their layout"
+            " or units of a buffer",
+        )
+        self.mends = Counter(
+            "inventory_worker_mends_total",
+            "Attempts to bring such shards what they lack: ended, unavailable or failed",
+            ["result"],
+            registry=registry,
+        )
         self.transfers_finished = Counter(
             "inventory_worker_transfers_finished_total",
             "Transfers brought to their end that whoever began them had left open",

@@ -1,7 +1,6 @@
 """Opens partitions that are shut: as they are where that is enough, else with the ledger's state."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -77,17 +76,14 @@ class Opener:
             task.cancel()
         await asyncio.gather(*restoring, return_exceptions=True)
 
-    async def note_open(self, partition: int, head: PartitionHead) -> None:
-        """A partition is open: bring its shards what no event will. StockUnavailableError."""
+    def note_open(self, partition: int, head: PartitionHead) -> None:
+        """A partition is open, with so many events."""
         self._numbers[partition] = head.number
         for share in self._shares.all:
             known = share.applied.get(partition)
             if known is not None:
                 place = partition, share.place.index
                 self._applied[place] = max(self._applied.get(place, BEFORE_ALL), known.id)
-        if partition in self._shares.owned:
-            with contextlib.suppress(LedgerError):  # said by the drain, and tried again in a moment
-                await self._restorer.mend(partition)
 
     async def reopened(
         self, partition: int, head: PartitionHead, *, degraded: bool

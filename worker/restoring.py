@@ -2,20 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from ledger.failpoints import Failpoints
-from ledger.products import Products
 from ledger.restoring import Note, PartitionState, PartitionStates
 from ledger.servers import PerServer
 from sharding.events import Kind
 from sharding.outcomes import State
 from sharding.partitions import Entry
 from sharding.restoring import SHARDS_AT_ONCE, Found, Restoring, ShardState, Shut, opened_entry
-from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
 
 log = structlog.get_logger()
@@ -37,47 +35,6 @@ class Case:
     """The node has no replica, and nobody is to wait for one."""
 
 
-class Mending:
-    """Brings what a restored partition's shards lack and no event will bring, because it was lost."""
-
-    def __init__(self, stock: Stock, products: PerServer[Products]) -> None:
-        self._stock = stock
-        self._products = products
-        self._open: dict[int, list[PartitionState]] = {}
-
-    def note(self, partition: int, states: Collection[PartitionState]) -> None:
-        """Something may be to be done for these."""
-        wanting = [each for each in states if each.unloaded or each.untold or each.unreleased]
-        if wanting:
-            self._open[partition] = wanting
-
-    async def carry_out(self, partition: int) -> None:
-        """Do what is left for an open partition; StockUnavailableError, LedgerError: call again."""
-        for state in self._open.get(partition, ()):
-            for product_id in state.unloaded:
-                await self._load(product_id)
-            for product_id in state.untold:
-                await self._tell(product_id)
-            for product_id, released in state.unreleased.items():
-                await self._stock.bring_buffer(
-                    product_id, epoch=released.epoch, released=released.units
-                )
-        self._open.pop(partition, None)
-
-    async def _load(self, product_id: int) -> None:
-        """Of a product that is still being loaded, whoever loads it sees to it."""
-        row = await self._products.of(product_id).get(product_id)
-        if row.status is State.OPEN:
-            await self._stock.load(row.plan)
-
-    async def _tell(self, product_id: int) -> None:
-        row = await self._products.of(product_id).get(product_id)
-        if row.status is State.OPEN:
-            await self._stock.change_layout(
-                product_id, version=row.layout_version, shards=row.layout_shards, cause="restored"
-            )
-
-
 class Restorer:
     """Restores partitions. Every step may be repeated, and any attempt ends an earlier one."""
 
@@ -85,19 +42,13 @@ class Restorer:
         self,
         restoring: Restoring,
         states: PerServer[PartitionStates],
-        mending: Mending,
         metrics: WorkerMetrics,
         failpoints: Failpoints,
     ) -> None:
         self._restoring = restoring
         self._states = states
-        self._mending = mending
         self._metrics = metrics
         self._failpoints = failpoints
-
-    async def mend(self, partition: int) -> None:
-        """Do what is left for a partition that was restored; see Mending.carry_out."""
-        await self._mending.carry_out(partition)
 
     async def restore(self, case: Case) -> None:
         """Give the partition all that the ledger knows, and open it.
@@ -115,6 +66,9 @@ class Restorer:
             degraded=case.degraded,
         )
         self._failpoints.hit("worker.after_shut")
+        for stopped in await self._states.from_all(lambda each: each.freeze_missed(partition)):
+            if stopped:
+                log.error("frozen beside open dead letters", partition=partition, products=stopped)
         states = await self._states.from_all(lambda each: each.read(partition))
         work = _Work(self._restoring, partition, shut, forgets=forgets)
         for server, state in zip(self._states.all, states, strict=True):
@@ -124,7 +78,6 @@ class Restorer:
         shut = shut._replace(number=max(shut.number, applied))
         lost = max(shut.known, case.number) - applied
         await self._settle(case, work, shut, states, lost=max(0, lost))
-        self._mending.note(partition, states)
 
     async def _settle(
         self,
@@ -205,8 +158,8 @@ class _Work:
         """All that one server knows: shards, then what requests and orders came to."""
         partition, attempt, known = self._partition, self._attempt, set(state.ids)
         await _in_turns([self._shard(server, state, shard) for shard in state.shards])
-        unknown = [each for each in state.unloaded if each not in known]
-        await _in_turns([self._restoring.clear(partition, attempt, each) for each in unknown])
+        unknown = sorted({*state.unloaded, *state.untold} - known)
+        await _in_turns([self._clear(each) for each in unknown])
         for shard in state.shards:
             if shard.held:
                 async for piece in server.holds(partition, shard.product_id):
@@ -221,23 +174,29 @@ class _Work:
         found = await self._restoring.refill(
             self._partition, self._attempt, shard, forgets=self.forgets
         )
-        if found and self.forgets:
-            less = Found(
-                found.available - shard.available, found.held - shard.held, found.sold - shard.sold
-            )
-            if any(less):
-                self._found[product_id] = less
+        self._compare(product_id, found, Found(shard.available, shard.held, shard.sold))
         if shard.max_per_user and shard.state != State.CLOSED:
             began = state.began[product_id]
             units = await server.users(self._partition, product_id, began=began)
             await self._restoring.count_users(self._partition, self._attempt, product_id, units)
 
+    async def _clear(self, product_id: int) -> None:
+        found = await self._restoring.clear(self._partition, self._attempt, product_id)
+        self._compare(product_id, found, Found(0, 0, 0))
+
+    def _compare(self, product_id: int, found: Found | None, known: Found) -> None:
+        if found and self.forgets:
+            more = Found(*(had - has for had, has in zip(found, known, strict=True)))
+            if any(more):
+                self._found[product_id] = more
+
     def notes(self, state: PartitionState, *, lost: int) -> list[Note]:
         """What the journal is to say: of each product that may have lost something."""
+        losing = {each.product_id for each in state.shards if lost and each.state != State.CLOSED}
+        ours = {*state.ids, *state.epochs}
         return [
-            Note(shard.product_id, _remark(self._found.get(shard.product_id), lost))
-            for shard in state.shards
-            if shard.product_id in self._found or (lost and shard.state != State.CLOSED)
+            Note(each, _remark(self._found.get(each), lost))
+            for each in sorted(ours & {*losing, *self._found})
         ]
 
 

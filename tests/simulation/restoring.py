@@ -15,19 +15,16 @@ from tests.simulation.ledger import Ledger, Row
 PARTITIONS = 12
 
 
-class NoMending:
-    """At the moment when nodes lose something the ledger has all events, so nothing lacks afterwards."""
-
-    def note(self, partition: int, states: Collection[PartitionState]) -> None:
-        pass
-
-
 class SimulatedStates:
     """As ledger/restoring.py has them, of the model."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._known = ledger.known
+
+    async def freeze_missed(self, partition: int) -> Sequence[int]:
+        """The model sets nothing aside."""
+        return []
 
     async def read(self, partition: int) -> PartitionState:
         rows = [self._shard(key) for key in sorted(self._known.rows) if key.partition == partition]

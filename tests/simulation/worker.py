@@ -24,10 +24,10 @@ from sharding.partitions import Checkpoint, Entry
 from sharding.restoring import Restoring
 from tests.simulation.ledger import PASSED_MAX, Change, SecondEffect
 from tests.simulation.observed import ViolationError, expect
-from tests.simulation.restoring import NoMending, SimulatedStates
+from tests.simulation.restoring import SimulatedStates
 from tests.simulation.shop import TRIES_MAX, Shop
 from tests.simulation.world import PARTITIONS, Process
-from worker.restoring import Case, Mending, Restorer
+from worker.restoring import Case, Restorer
 
 
 async def catch_up(shop: Shop, partition: int) -> bool:
@@ -116,7 +116,6 @@ async def _restore(shop: Shop, process: Process, case: Case) -> None:
     restorer = _Restorer(
         Restoring(process.cluster),
         PerServer([cast(PartitionStates, SimulatedStates(shop.ledger))]),
-        cast(Mending, NoMending()),
         shop.world.equipment.worker_metrics,
         Failpoints({}),
     )

@@ -159,9 +159,6 @@ class HopelessRestorer:
     async def restore(self, case: Case) -> None:
         raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{case.partition}")
 
-    async def mend(self, partition: int) -> None:
-        pass
-
 
 class Bench:
     """One worker's loops on the fakes."""

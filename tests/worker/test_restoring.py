@@ -10,18 +10,22 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from ledger.layouts import Cause, Layouts
+from ledger.restoring import PartitionStates
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
+from sharding.events import EventId
 from sharding.metrics import StockMetrics
 from sharding.ordering import Orders
 from sharding.orders import Line
 from sharding.outcomes import Answer, Deduction, Outcome
+from sharding.placement import Layout
 from sharding.shards import OpenTransfer
 from sharding.stock import Stock
 from tests.ledger.conftest import fetch, write
 from tests.ledger.streams import fresh_order_ids, fresh_request_ids
 from tests.waiting import eventually
-from tests.worker.audits import audit, shard_of, shards_of
+from tests.worker.audits import audit, last_event, shard_of, shards_of
 from tests.worker.busy import Busy, Memory, busy_world, drained, remembered
 from tests.worker.conftest import PARTITIONS, StartWorker, WorkerProcess, World, working
 from tests.worker.losses import (
@@ -29,6 +33,7 @@ from tests.worker.losses import (
     all_restored,
     dump,
     empty,
+    fields_of,
     generations,
     set_back,
 )
@@ -318,6 +323,152 @@ async def forget_last_event(world: World, partition: int) -> None:
     await world.cluster.command(partition, "XDEL", stream, event_id, lane=LaneKind.MOVE)
 
 
+async def test_a_shard_that_a_change_of_layout_made_is_not_loaded_when_its_beginning_is_lost(
+    world: World, worker: WorkerProcess, start_worker: StartWorker
+) -> None:
+    """Its units have come from others. Whoever restores it need not live to tell it of its layout."""
+    product = await world.on_sale(60, shards=2)
+    partition = min(places_of(product, 4) - places_of(product, 2))
+    await drained(world)
+    with worker.paused():
+        start = await last_event(world, partition)
+        await Layouts(world.database).want(product, 4, Cause.OPERATOR, partitions=PARTITIONS)
+        assert await world.stock.change_layout(product, version=2, shards=4, cause="operator")
+        await forget_events(world, partition, after=start)
+    await eventually(lambda: _is_resharded(world, product))
+    await drained(world)
+    opened = await generations(world, [partition])
+    with worker.paused():
+        doomed = start_worker(FAILPOINTS="worker.after_reopen=kill")
+        await eventually(lambda: doomed.owns(PARTITIONS))
+        await empty(world, [partition])
+        assert await doomed.ended() == -9
+    await all_restored(world, opened)
+    await eventually(lambda: is_told(world, product, partition, layout=2))
+    await eventually(lambda: _is_mended(world, product))
+    await eventually(lambda: _has_arrived(world, product))
+    await drained(world)
+    opened = await generations(world, places_of(product, 4))
+    await empty(world, places_of(product, 4))
+    await all_restored(world, opened)
+    await sell_out(world, product, left=60)
+    await assert_balanced(world, product)
+
+
+async def test_shards_that_a_product_had_before_stand_in_for_none_that_it_is_to_have(
+    world: World, worker: WorkerProcess
+) -> None:
+    """By the ledger's word alone it went from six shards to four, not all of which are among the six."""
+    product = await world.on_sale(60)
+    await drained(world)
+    states = PartitionStates(world.database, partitions=PARTITIONS)
+    layout = (
+        "UPDATE product_inventory SET layout_version = %s, layout_shards = %s WHERE product_id = %s"
+    )
+    await write(world.database, layout, 2, 4, product)
+    partition = min(places_of(product, 4) - places_of(product, 6))
+    assert product in (await states.read(partition)).unloaded
+    await write(
+        world.database,
+        "INSERT INTO layout_change (product_id, version, shards, cause, state)"
+        " VALUES (%s, 2, 4, 'operator', 'done')",
+        product,
+    )
+    state = await states.read(partition)
+    assert product in state.untold
+    assert product not in state.unloaded
+    await write(world.database, layout, 1, 6, product)
+    await write(world.database, "DELETE FROM layout_change WHERE product_id = %s", product)
+
+
+async def test_a_shard_that_cannot_be_mended_holds_nobody_up(
+    world: World, worker: WorkerProcess
+) -> None:
+    """As far as this ledger knows the product was loaded again; its shards have never heard of that."""
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    await drained(world)
+    epochs = "UPDATE product_inventory SET epoch = epoch + %s WHERE product_id = %s"
+    await write(world.database, epochs, 1, product)
+    await write(
+        world.database,
+        "INSERT INTO outbox (kind, product_id, partition_id, epoch, request_id)"
+        " VALUES ('mend', %s, %s, 2, '')",
+        product,
+        partition,
+    )
+    sql = "SELECT COUNT(*) FROM outbox WHERE product_id = %s AND attempts > 0"
+    await eventually(lambda: _has(world, sql, product, 1))
+    assert await is_open(world, partition)
+    await write(world.database, epochs, -1, product)
+    await sell_out(world, product, left=60)
+    await eventually(lambda: world.is_sold(product, 60))
+    await eventually(lambda: _is_mended(world, product))
+
+
+async def test_what_was_set_aside_when_its_shard_is_restored_freezes_its_product(
+    world: World, worker: WorkerProcess
+) -> None:
+    """What the event sold is on sale again, and a retry of the letter would count it twice."""
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    await drained(world)
+    await write(
+        world.database,
+        "INSERT INTO dead_letter (partition_id, generation, number, product_id, request_id, reason,"
+        " fields, shard_followed) VALUES (%s, 1, 1, %s, '', 'malformed', '', 0)",
+        partition,
+        product,
+    )
+    before = await generations(world, [partition])
+    await empty(world, [partition])
+    await all_restored(world, before)
+    assert (await fields_of(world, partition, product))["frozen"] == "1"
+    row = await world.products.get(product)
+    assert "dead letter" in row.frozen_reason
+    assert len(await freezes_noted(world, product)) == 1
+    await write(world.database, "DELETE FROM dead_letter WHERE product_id = %s", product)
+
+
+async def freezes_noted(world: World, product: int) -> list[tuple[object, ...]]:
+    """The journal's rows of them."""
+    sql = "SELECT remark FROM inventory_log WHERE product_id = %s AND kind = 'freeze'"
+    return await fetch(world.database, sql, product)
+
+
+async def _is_mended(world: World, product: int) -> bool:
+    sql = "SELECT COUNT(*) FROM outbox WHERE product_id = %s AND kind = 'mend'"
+    return await _has(world, sql, product, 0)
+
+
+async def _is_resharded(world: World, product: int) -> bool:
+    sql = "SELECT state FROM layout_change WHERE product_id = %s"
+    return await _has(world, sql, product, "done")
+
+
+async def _has(world: World, sql: str, product: int, value: object) -> bool:
+    return await fetch(world.database, sql, product) == [(value,)]
+
+
+def places_of(product: int, shards: int) -> set[int]:
+    return set(Layout(0, shards).all_partitions(product_id=product, partitions=PARTITIONS))
+
+
+async def is_told(world: World, product: int, partition: int, *, layout: int) -> bool:
+    """Whether a shard is there and serves a layout."""
+    fields = await fields_of(world, partition, product)
+    return (fields.get("layout"), fields.get("serves")) == (str(layout), "1")
+
+
+async def forget_events(world: World, partition: int, *, after: EventId) -> None:
+    """As if the node had been lost before the worker read them."""
+    entries = await world.partitions.read(partition, ledger=0, after=after, count=100)
+    assert entries
+    ids = [str(entry.id) for entry in entries]
+    stream = keys.events(world.cluster.tags[partition], 0)
+    await world.cluster.command(partition, "XDEL", stream, *ids, lane=LaneKind.MOVE)
+
+
 async def move(world: World, product: int, donor: int, receiver: int, units: int) -> None:
     """A transfer from its beginning to its end."""
     shards = shards_of(world, product)
@@ -400,7 +551,13 @@ async def test_a_ledger_that_is_older_than_the_live_stock_is_told_and_nothing_is
         partition,
     )
     await eventually(lambda: is_open(world, partition))
-    assert (await fetch(world.database, LEASE_AND_CHECKPOINT, partition))[0][0] >= opening
+    await eventually(lambda: _is_issued(world, partition, opening))
+
+
+async def _is_issued(world: World, partition: int, opening: object) -> bool:
+    """Whether the ledger knows of a generation by now."""
+    ((found, _),) = await fetch(world.database, LEASE_AND_CHECKPOINT, partition)
+    return bool(found >= opening)
 
 
 @dataclass(frozen=True)
