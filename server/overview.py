@@ -1,7 +1,7 @@
 """What the service is made of, as operators and readiness checks see it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from ledger.checkpoints import Checkpoints
@@ -11,6 +11,7 @@ from ledger.errors import LedgerError
 from ledger.migrate import schema_version
 from ledger.sales_mode import Mode, ModeRow, Modes
 from ledger.servers import PerServer
+from server.standstill import Standstill
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
@@ -22,6 +23,10 @@ from sharding.slots import slot_of
 
 REACH_S = 0.5
 """How long masters may take to answer a look at whether Redis is there."""
+STANDSTILL_S = 0.2
+"""A look in which this process stood still for so long says nothing of those who did not answer."""
+LOOKS_MAX = 2
+"""Of those in a row; more would outlast what the process last told the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class Overview:
         PartitionCountError, ServerCountError.
         """
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_for_redis(), name="reach redis")
+            self._looking = asyncio.create_task(seen(self._look_for_redis), name="reach redis")
         return await asyncio.shield(self._looking)
 
     async def _look_for_redis(self) -> bool:
@@ -137,6 +142,9 @@ class LedgerOverview:
 
     async def reaches_mysql(self) -> bool:
         """Whether MySQL answers within REACH_S."""
+        return await seen(self._look_for_mysql)
+
+    async def _look_for_mysql(self) -> bool:
         try:
             async with asyncio.timeout(REACH_S):
                 await schema_version(self._database)
@@ -147,6 +155,16 @@ class LedgerOverview:
     async def read(self) -> ClusterState:
         """LedgerUnavailableError."""
         return ClusterState((), await schema_version(self._database), Engine.MYSQL.value)
+
+
+async def seen(look: Callable[[], Awaitable[bool]]) -> bool:
+    """What a look finds, that is repeated where it finds nothing because this process stood still."""
+    for _ in range(LOOKS_MAX):
+        async with Standstill() as standstill:
+            found = await look()
+        if found or standstill.lasted_s < STANDSTILL_S:
+            return found
+    return False
 
 
 def _least_usual(rows: Sequence[ModeRow]) -> ModeRow:

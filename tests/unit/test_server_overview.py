@@ -1,18 +1,21 @@
 """Readiness: Redis is there as soon as one of its masters answers."""
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
 
 from ledger.servers import PerServer
 from server import overview
-from server.overview import Overview
+from server.overview import LOOKS_MAX, Overview
+from server.standstill import TICK_S
 from sharding.errors import PartitionCountError, StockUnavailableError
 from sharding.outcomes import Reason
 from sharding.partitions import PartitionHead
 
 OPEN = PartitionHead(is_open=True, reason="", generation=1, number=0, partitions=48)
+LOOP_TURNS = 10
 AWAY = StockUnavailableError(Reason.NOT_EXECUTED, "away")
 
 
@@ -54,6 +57,32 @@ async def test_without_an_answer_it_is_not_there(
     monkeypatch.setattr(overview, "REACH_S", 0.01)
     assert not await overview_of(*answers).reaches_redis()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class StandingStill(Redis):
+    """Its master answers at once; the process that asks gets no processor in its first looks."""
+
+    looks = 0
+
+    async def head(self, partition: int) -> PartitionHead:
+        self.looks += 1
+        if self.looks < LOOKS_MAX:
+            time.sleep(3 * overview.STANDSTILL_S)  # noqa: ASYNC251 - that it blocks is the fault
+        for _ in range(LOOP_TURNS):
+            await asyncio.sleep(0)
+        return await super().head(partition)
+
+
+@pytest.mark.parametrize("answer", [OPEN, AWAY])
+async def test_a_look_of_a_process_that_stood_still_is_repeated(
+    answer: PartitionHead | Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "REACH_S", 0.01)
+    monkeypatch.setattr(overview, "STANDSTILL_S", TICK_S)
+    redis = StandingStill(answer)
+    looker = Overview(cast(Any, redis), cast(Any, redis), PerServer([]), cast(Any, None))
+    assert await looker.reaches_redis() is (answer is OPEN)
+    assert redis.looks == LOOKS_MAX
 
 
 async def test_another_partition_count_passes_through() -> None:
