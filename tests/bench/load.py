@@ -129,14 +129,14 @@ def _template(plan: LoadPlan) -> Template:
     return requests.single(plan.product_id, attempt=plan.attempt)
 
 
-def call(shape: str, channel: grpc.aio.Channel) -> Call:
+def call(shape: str, channel: grpc.aio.Channel, *, timeout_s: float = _TIMEOUT_S) -> Call:
     """How one request is sent, or one batch."""
-    return _method(channel, "BatchDeduct" if shape == BATCH else "Deduct")
+    return _method(channel, "BatchDeduct" if shape == BATCH else "Deduct", timeout_s=timeout_s)
 
 
-def _method(channel: grpc.aio.Channel, name: str) -> Call:
+def _method(channel: grpc.aio.Channel, name: str, *, timeout_s: float = _TIMEOUT_S) -> Call:
     method: _UnaryMethod = channel.unary_unary(_SERVICE + name)
-    return partial(method, timeout=_TIMEOUT_S)
+    return partial(method, timeout=timeout_s)
 
 
 async def _call_lane(ask: Ask, collector: Collector[bytes]) -> None:

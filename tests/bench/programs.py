@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
@@ -24,6 +25,9 @@ from tests.bench.direct import DirectPlan
 from tests.bench.load import LoadPlan
 from tests.bench.window import Measured
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 STOCK = "stock"
 STOCK_UNITS = 1_000_000_000_000
 PLAIN_DEDUCTION = """
@@ -37,6 +41,11 @@ REDIS_CLIENTS = 50
 
 async def generated(plan: LoadPlan | DirectPlan, environment: Mapping[str, str]) -> Measured:
     """Carry out a plan in a process of its own."""
+    return Measured(**json.loads(await carried_out(plan, environment)))
+
+
+async def carried_out(plan: "DataclassInstance", environment: Mapping[str, str]) -> bytes:
+    """What the module of a plan writes when it carries it out, in a process of its own."""
     module = type(plan).__module__
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, json.dumps(asdict(plan)),
@@ -50,7 +59,7 @@ async def generated(plan: LoadPlan | DirectPlan, environment: Mapping[str, str])
             process.kill()
     if process.returncode:
         raise StackError(f"{module} failed: {complaint.decode().strip()}")
-    return Measured(**json.loads(report))
+    return report
 
 
 async def start_echo(stack: LocalStack) -> tuple[Process, str]:

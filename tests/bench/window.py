@@ -7,11 +7,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import uvloop
 
 from tests.bench.cpu import Watched, since, spent_s
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Answer = TypeVar("Answer")
 Plan = TypeVar("Plan")
@@ -86,10 +89,12 @@ class Collector(Generic[Answer]):
         return {**spent_s(self._watched), GENERATOR: used.ru_utime + used.ru_stime}
 
 
-def report_of(plan_type: type[Plan], measure: Callable[[Plan], Awaitable[Measured]]) -> None:
+def report_of(
+    plan_type: type[Plan], measure: Callable[[Plan], Awaitable["DataclassInstance"]]
+) -> None:
     """Entry point: the plan is the argument, the measurement the output, both JSON."""
 
-    async def run() -> Measured:
+    async def run() -> "DataclassInstance":
         return await measure(plan_type(**json.loads(sys.argv[1])))
 
     print(json.dumps(asdict(uvloop.run(run()))))

@@ -1,7 +1,7 @@
 """`python -m tests.chaos.mutants [NAME ...]`: without a mechanism the fault that needs it must be told.
 
-Each plays one fault on a copy of the repository in which one line is another; where the oracle does not
-say what it should, this ends with 1. Takes about a minute each, so it is no part of the suite.
+Each plays one fault on a copy of the repository in which some lines are others; where the oracle does
+not say what it should, this ends with 1. Takes about a minute each, so it is no part of the suite.
 """
 
 import os
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -18,42 +19,68 @@ COPIED = ("sharding", "ledger", "server", "worker", "deploy", "client", "tests")
 FAULT_WITHIN_S = 300
 
 
-class Mutant(NamedTuple):
-    """One text of one file, replaced by another; what `fault` must then be told to be wrong."""
+class Change(NamedTuple):
+    """One text of one file, and what stands there instead."""
 
     file: str
     present: str
     instead: str
+
+
+class Mutant(NamedTuple):
+    """Texts of files, each replaced by another; what `fault` must then be told to be wrong."""
+
+    changes: Sequence[Change]
     fault: str
     wrong: str
 
 
 MUTANTS = {
     "WAIT": Mutant(
-        "sharding/cluster.py",
-        "REPLICAS_CONFIRMING = 1",
-        "REPLICAS_CONFIRMING = 0",
+        [Change("sharding/cluster.py", "REPLICAS_CONFIRMING = 1", "REPLICAS_CONFIRMING = 0")],
         "F07",
         "requests accepted, not in the journal",
     ),
     "the record": Mutant(
-        "sharding/lua/include/serve.lua",
-        "local value = found[i] or decided[field]",
-        "local value = decided[field]",
+        [
+            Change(
+                "sharding/lua/include/serve.lua",
+                "local value = found[i] or decided[field]",
+                "local value = decided[field]",
+            )
+        ],
         "F02",
         "effects of 300 requests",
     ),
     "the fence": Mutant(
-        "sharding/lua/include/head.lua",
-        'if values[1] ~= redis.call("CLUSTER", "MYID") then',
-        "if false then",
+        [
+            Change(
+                "sharding/lua/include/head.lua",
+                'if values[1] ~= redis.call("CLUSTER", "MYID") then',
+                "if false then",
+            ),
+            Change(
+                "sharding/lua/include/head.lua",
+                'return nil, { "fenced", "WENT_BACK" }',
+                "return head",
+            ),
+            Change(
+                "sharding/partitions.py",
+                "if not why and went_back:",
+                "if False:",
+            ),
+        ],
         "F07-fast",
         "I1",
     ),
     "the compare-and-set": Mutant(
-        "ledger/journal.py",
-        "if await _is_applied(transaction, batch.moves):",
-        "if False:",
+        [
+            Change(
+                "ledger/journal.py",
+                "if await _is_applied(transaction, batch.moves):",
+                "if False:",
+            )
+        ],
         "F28-stall",
         "I",
     ),
@@ -74,10 +101,10 @@ def main() -> int:
 def _is_found(name: str, mutant: Mutant) -> bool:
     with TemporaryDirectory(prefix="mutant-") as folder:
         house = _house(Path(folder))
-        path = house / mutant.file
-        text = path.read_text()
-        assert text.count(mutant.present) == 1, f"{mutant.file} has no such line any more"
-        path.write_text(text.replace(mutant.present, mutant.instead))
+        for file, present, instead in mutant.changes:
+            text = (house / file).read_text()
+            assert text.count(present) == 1, f"{file} has no such line any more"
+            (house / file).write_text(text.replace(present, instead))
         said = _play(house, mutant.fault)
     wrong = [line for line in said.splitlines() if "wrong:" in line]
     is_found = any(mutant.wrong in line for line in wrong)

@@ -25,6 +25,7 @@ ORDER_SHARDS = 3
 PARTITIONS = StockSettings().partitions
 NOTICEABLE_S = 0.05
 """What is quicker than that has not become slow, whatever it was before."""
+SLOWER = 2.0
 UNTOUCHED_RATE = 0.95
 """Of requests whose homes nothing happened to; the others keep processes busy, too."""
 MIX_S = 120.0
@@ -96,9 +97,9 @@ class Scene:
             yield buyers
             await self.expect_back()
 
-    def broke(self) -> float:
-        """From now on it counts how long it takes to be back."""
-        self._struck_s = self.stage.now_s
+    def broke(self, since_s: float | None = None) -> float:
+        """From now on, or since then, it counts how long it takes to be back."""
+        self._struck_s = self.stage.now_s if since_s is None else since_s
         return self._struck_s
 
     async def expect_back(self) -> None:
@@ -158,6 +159,17 @@ class Scene:
         self.expect_in_time(
             now_s <= max(before_s * times, NOTICEABLE_S),
             f"I7: p99 of other requests went from {before_s:.3f} s to {now_s:.3f} s",
+        )
+
+    def expect_quick_again(self, *, before_s: float, after_s: float) -> None:
+        """First tries after one moment take about as long as those before another."""
+        tries = [each for each in self.buyers.record.first_tries if each.attempt == 1]
+        before = usual_p99_s([each for each in tries if each.started_s < before_s])
+        after = usual_p99_s([each for each in tries if each.started_s >= after_s])
+        self.note(f"p99 {before * 1_000:.0f} ms before, {after * 1_000:.0f} ms afterwards")
+        self.expect_in_time(
+            after <= max(before * SLOWER, NOTICEABLE_S),
+            f"p99 was {before:.3f} s before, and is {after:.3f} s",
         )
 
     def expect_selling(self, shards: Collection[int], since_s: float) -> None:

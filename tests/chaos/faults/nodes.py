@@ -2,10 +2,12 @@
 
 import asyncio
 import resource
+from collections.abc import Iterable
 from contextlib import suppress
 
 from redis.exceptions import RedisError
 
+from deploy.local.process import Process
 from deploy.local.redis_cluster import RedisNode
 from inventory.client import Outcome
 from tests.chaos.faults.register import NODE_TIMEOUT_S, fault
@@ -35,6 +37,11 @@ async def master_killed(scene: Scene) -> None:
 
 @fault("F07", "replication cut, then the master killed", back_within_s=NODE_TIMEOUT_S + 3)
 async def master_killed_unreplicated(scene: Scene) -> None:
+    """Nor does the ledger hear of it: what was lost is to be nowhere."""
+    await _kill_unreplicated(scene, scene.stage.stack.workers.values())
+
+
+async def _kill_unreplicated(scene: Scene, silenced: Iterable[Process]) -> None:
     async with scene.selling() as buyers:
         master = await scene.stage.a_master()
         replica = await scene.stage.replica_of(master)
@@ -42,20 +49,24 @@ async def master_killed_unreplicated(scene: Scene) -> None:
         await master.call("CONFIG", "SET", "min-replicas-to-write", 0)
         replica.process.pause()
         await master.call("CLIENT", "KILL", "TYPE", "replica")
+        for process in silenced:
+            process.pause()
         await buyers.flows(SOLD_UNREPLICATED)
         scene.broke()
         scene.stage.kill_node(master)
-        replica.process.resume()
+        for process in (replica.process, *silenced):
+            process.resume()
 
 
 @fault("F07-fast", "the same where answers wait for no replica", back_within_s=NODE_TIMEOUT_S + 3)
 async def master_killed_unreplicated_fast(scene: Scene) -> None:
+    """The ledger hears of it, and must not be contradicted by the node that did not."""
     scene.may_lose = True
     stage = scene.stage
     await stage.restart_servers(FAST)
     await stage.restart_workers(FAST)
     try:
-        await master_killed_unreplicated(scene)
+        await _kill_unreplicated(scene, silenced=())
     finally:
         await stage.heal()
         await stage.restart_servers()
