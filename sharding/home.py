@@ -37,6 +37,9 @@ from sharding.tasks import Tasks
 CALL_REQUESTS_MAX = 1_000
 """A script call of this size keeps a node busy for about two milliseconds. A larger group of one batch
 goes alone; the contract bounds it to 2,000."""
+QUEUE_S_MAX = 1.0
+"""Whoever has waited so long behind others is refused unserved: so those behind them are served in time,
+and not all of them too late."""
 WAITING_LOOK_S = 0.02
 """Time between two looks at whether a home that was away is asked again."""
 
@@ -470,11 +473,13 @@ class _Queue:
         self._work = work
         self._hand_back = hand_back
         self._spawn = spawn
-        self._groups: deque[Group] = deque()
+        self._groups: deque[tuple[float, Group]] = deque()
+        """Each with the time since when it waits."""
+        self._now_s = asyncio.get_running_loop().time
         self._is_served = False
 
     def put(self, group: Group) -> None:
-        self._groups.append(group)
+        self._groups.append((self._now_s(), group))
         if not self._is_served:
             self._is_served = True
             self._spawn(self._serve(), "serve")
@@ -482,6 +487,7 @@ class _Queue:
     async def _serve(self) -> None:
         while self._groups:
             groups = self._next_groups()
+            self._refuse_late()
             requests = [request for group in groups for request in group.requests]
             try:
                 given = await self._work(requests)
@@ -495,12 +501,19 @@ class _Queue:
                 start = end
         self._is_served = False
 
+    def _refuse_late(self) -> None:
+        """Of those who still wait; the next lot goes out, however late it is."""
+        late_s = self._now_s() - QUEUE_S_MAX
+        while self._groups and self._groups[0][0] < late_s:
+            refuse(self._groups.popleft()[1], Reason.QUEUE_FULL)
+
     def _next_groups(self) -> list[Group]:
-        groups = [self._groups.popleft()]
+        groups = [self._groups.popleft()[1]]
         size = len(groups[0].requests)
-        while self._groups and size + len(self._groups[0].requests) <= CALL_REQUESTS_MAX:
-            size += len(self._groups[0].requests)
-            groups.append(self._groups.popleft())
+        while self._groups and size + len(self._groups[0][1].requests) <= CALL_REQUESTS_MAX:
+            _, group = self._groups.popleft()
+            size += len(group.requests)
+            groups.append(group)
         return groups
 
 
