@@ -74,7 +74,7 @@ class Overview:
         self._looking: asyncio.Task[bool] | None = None
 
     async def reaches_redis(self) -> bool:
-        """Whether some master answers within REACH_S; one look for all who ask meanwhile.
+        """Whether some master answers anybody within REACH_S; one look for all who ask meanwhile.
 
         PartitionCountError, ServerCountError.
         """
@@ -83,6 +83,11 @@ class Overview:
         return await asyncio.shield(self._looking)
 
     async def _look_for_redis(self) -> bool:
+        """Where work queues up this look waits behind it; then what is answered meanwhile will do."""
+        replies = self._cluster.replies
+        return await self._heads_answer() or self._cluster.replies > replies
+
+    async def _heads_answer(self) -> bool:
         asked = [
             asyncio.create_task(self._partitions.head(first), name="reach")
             for first, *_ in self._cluster.masters().values()

@@ -78,6 +78,8 @@ class Cluster:
         self._refreshing: asyncio.Task[None] | None = None
         self._shut: dict[int, Breaker] = {}
         """Of the partitions that were found shut on the node that has them."""
+        self.replies = 0
+        """What nodes have answered, errors apart."""
         self._in_trouble = True
         """Whether a breaker may be open; asked for every request, so it is not worked out each time."""
         self._patience_s = settings.redis_patience_ms / 1_000
@@ -373,6 +375,7 @@ class Cluster:
             if not isinstance(reply, ReplyError):
                 if not lane.breaker.is_closed:
                     lane.breaker.succeed()
+                self.replies += 1
                 return reply
             self._note_error(call, node, lane, str(reply))
         raise call.failure()

@@ -22,6 +22,8 @@ AWAY = StockUnavailableError(Reason.NOT_EXECUTED, "away")
 class Redis:
     """One master a partition; None: it never answers."""
 
+    replies = 0
+
     def __init__(self, *answers: PartitionHead | Exception | None) -> None:
         self._answers = answers
 
@@ -71,6 +73,22 @@ class StandingStill(Redis):
         for _ in range(LOOP_TURNS):
             await asyncio.sleep(0)
         return await super().head(partition)
+
+
+class Busy(Redis):
+    """Its master answers others meanwhile; who looks has to wait behind them."""
+
+    async def head(self, partition: int) -> PartitionHead:
+        self.replies += 1
+        return await super().head(partition)
+
+
+async def test_a_look_that_waits_behind_others_who_are_answered_has_reached_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(overview, "REACH_S", 0.01)
+    redis = cast(Any, Busy(None))
+    assert await Overview(redis, redis, PerServer([]), cast(Any, None)).reaches_redis()
 
 
 @pytest.mark.parametrize("answer", [OPEN, AWAY])
