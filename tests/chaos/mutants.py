@@ -71,7 +71,7 @@ MUTANTS = {
             ),
         ],
         "F07-fast",
-        "I1",
+        "took units twice",
     ),
     "the compare-and-set": Mutant(
         [

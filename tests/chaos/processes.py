@@ -24,6 +24,11 @@ def descriptors(pids: Iterable[int]) -> int:
     return sum(map(_descriptors, pids))
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still until SIGCONT."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+
+
 def _resident_bytes(pid: int) -> int:
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[_RESIDENT]) * PAGE_BYTES

@@ -7,11 +7,12 @@ from deploy.local.process import Process
 from ledger.failpoints import VARIABLE as FAILPOINTS
 from tests.acceptance.shop import SERVERS, WORKERS, ended
 from tests.chaos.faults.register import fault
+from tests.chaos.processes import is_stopped
 from tests.chaos.scene import Scene
 from tests.chaos.stack import LEASE_TTL_S
 
 RESTARTS = 3
-STALLS = 2
+STALLS_AT = "worker.after_read=stop@20"
 EXIT_WITHIN_S = 10.0
 DIES_WITHIN_S = 30.0
 STEPS = (
@@ -65,10 +66,23 @@ async def worker_killed_at_each_step(scene: Scene) -> None:
 async def worker_stalls(scene: Scene) -> None:
     async with scene.selling() as buyers:
         since_s = scene.broke()
-        for _ in range(STALLS):
-            await stall_beyond_lease(scene)
+        for number in WORKERS:
+            await _stall_with_a_batch(scene, number)
             await buyers.flows(100)
         scene.expect_selling(scene.all_shards, since_s)
+
+
+async def _stall_with_a_batch(scene: Scene, number: int) -> None:
+    """It has read events and not written them; the other one has by the time that it wakes up."""
+    await scene.stage.stop_worker(number)
+    worker = await scene.stage.start_worker(number, {FAILPOINTS: STALLS_AT})
+
+    async def stalls() -> bool:
+        return is_stopped(worker.pid)
+
+    await scene.until(stalls, "the worker has read events")
+    await asyncio.sleep(LEASE_TTL_S + 1.0)
+    worker.resume()
 
 
 async def stall_beyond_lease(scene: Scene) -> None:
