@@ -82,7 +82,7 @@ MUTANTS = {
             )
         ],
         "F28-stall",
-        "I",
+        "finds (ShardDrift",
     ),
 }
 
