@@ -51,7 +51,8 @@ class Link:
         """End it as a host does that has forgotten it: without a word, by a reset."""
         for half in self.halves:
             at_once = struct.pack("ii", 1, 0)
-            half.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, at_once)
+            if socket := half.get_extra_info("socket"):  # none where uvloop has closed it already
+                socket.setsockopt(SOL_SOCKET, SO_LINGER, at_once)
             half.transport.abort()
 
 
@@ -213,7 +214,7 @@ class _Delivery:
 
     async def _write(self, chunk: bytes) -> None:
         """To nobody if nobody listens any more."""
-        with suppress(OSError):
+        with suppress(OSError, RuntimeError):  # the latter of uvloop, where it was closed already
             self._writer.write(chunk)
             await self._writer.drain()
 
