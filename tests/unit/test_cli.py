@@ -277,11 +277,31 @@ def test_a_service_in_good_health_has_no_findings(ctl, capsys):
     }  # fmt: skip
 
 
-def add_flaw(cluster, *, loses_units):
+def add_flaw(cluster, *, loses_units, what="appendonly", value="no"):
     cluster.node_flaws.add(
-        node="r1:7000", what="appendonly", value="no", loses_units=loses_units,
+        node="r1:7000", what=what, value=value, loses_units=loses_units,
         reason="it comes back empty", remedy="CONFIG SET appendonly yes",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["replicas", "node"])
+def test_a_node_that_keeps_partitions_from_selling_is_no_advice(ctl, capsys, inventory, what):
+    for number in (0, 2):
+        inventory.cluster.partitions[number].node = "r1:7000"
+    inventory.cluster.partitions[1].node = "r2:7000"
+    add_flaw(inventory.cluster, loses_units=False, what=what)
+    code, printed = ctl.json(capsys, "doctor")
+    (finding,) = [each for each in printed["findings"] if not each["ok"]]
+    assert (code, finding["check"]) == (Exit.REFUSED, "nodes")
+    assert "nothing is sold in 0, 2" in finding["detail"]
+
+
+def test_what_is_degraded_sells_without_a_replica(ctl, capsys, inventory):
+    inventory.cluster.partitions[0].node = "r1:7000"
+    inventory.cluster.partitions[0].degraded = True
+    add_flaw(inventory.cluster, loses_units=False, what="replicas")
+    ctl("doctor")
+    assert "nothing is sold in" not in capsys.readouterr().out
 
 
 def test_what_is_merely_unwise_is_shown_with_a_remedy_and_is_no_failure(ctl, capsys, inventory):

@@ -128,7 +128,8 @@ class BufferRelease:
 class Partition:
     """One partition of the live stock; `backlog` counts events that are not in the ledger yet.
 
-    `degraded`: its node has no replica, and its loss loses what was accepted.
+    `degraded`: its node has no replica, and its loss loses what was accepted. `node`: where its master
+    listens, empty if nobody knows.
     """
 
     partition: int
@@ -139,6 +140,7 @@ class Partition:
     event_number: int
     backlog: int
     degraded: bool = False
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +282,7 @@ def _partition_of(message: admin_pb2.Partition) -> Partition:
         event_number=message.event_number,
         backlog=message.backlog,
         degraded=message.degraded,
+        node=message.node,
     )
 
 
