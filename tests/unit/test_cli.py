@@ -13,8 +13,10 @@ import pytest
 from inventory.cli.__main__ import run, shared_first
 from inventory.cli.exits import EXPLAINED, Exit, exit_of
 from inventory.cli.migrate import GROUP
+from inventory.cli.output import print_stock
 from inventory.client import errors
 from inventory.client.errors import InventoryError
+from inventory.client.records import stock_of
 from inventory.v1 import admin_pb2, inventory_pb2
 from tests.unit.client_service import Fault, Health, Inventory, Product, answers, serving
 
@@ -114,6 +116,21 @@ def test_products_are_put_listed_and_loaded(ctl, capsys):
     _, loaded = ctl.json(capsys, "product load 1001 1002")
     assert [each["product_id"] for each in loaded["products"]] == [1001, 1002]
     assert set(loaded["products"][0]) == names(admin_pb2.LoadedProduct)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"unread_partitions": [9, 17]}, "partitions 9, 17 do not answer"),
+        ({"shards": []}, "MySQL's counts"),
+        ({}, "units moved"),
+    ],
+)
+def test_people_are_told_why_counts_are_inexact(capsys, changes, said):
+    shards = [inventory_pb2.ShardStock(partition=1)]
+    fields = {"product_id": 7, "shards": shards, "inexact": True, "status": 1, **changes}
+    print_stock(stock_of(inventory_pb2.Stock(**fields)))
+    assert said in capsys.readouterr().out
 
 
 def test_a_repeated_restock_is_a_replay(ctl, capsys, inventory):

@@ -284,5 +284,13 @@ def _left(table: Table, *columns: str) -> None:
 
 def _remarks(stock: Stock) -> str:
     frozen = ", FROZEN" if stock.frozen else ""
-    inexact = ", inexact: units moved while they were read" if stock.inexact else ""
-    return frozen + inexact
+    return frozen + (f", inexact: {_why_inexact(stock)}" if stock.inexact else "")
+
+
+def _why_inexact(stock: Stock) -> str:
+    if stock.unread_partitions:
+        named = ", ".join(map(str, stock.unread_partitions))
+        return f"the shards in partitions {named} do not answer and are not counted"
+    if not stock.shards:
+        return "these are MySQL's counts, which may lag"
+    return "units moved while they were read"
