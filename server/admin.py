@@ -258,6 +258,7 @@ def _partition(state: PartitionState) -> messages.Partition:
         event_number=state.head.number,
         backlog=state.backlog,
         degraded=state.head.is_degraded,
+        node=state.node,
     )
 
 

@@ -38,7 +38,7 @@ from server.overview import LedgerOverview, Overview
 from server.resharding import Resharding
 from server.resolving import ResolvingStock
 from server.settings import ServerSettings
-from server.stocks import ReadableStock
+from server.stocks import PatientReader, ReadableStock
 from sharding.cluster import Cluster
 from sharding.inspection import Inspection
 from sharding.ordering import Orders
@@ -46,7 +46,7 @@ from sharding.partitions import Partitions
 from sharding.stock import Stock
 
 
-class SellingStock(Sales, ReadableStock, ResolvingStock, LoadableStock, FreezableStock, Protocol):
+class SellingStock(Sales, ResolvingStock, LoadableStock, FreezableStock, Protocol):
     """All that is asked of a stock."""
 
     async def drain(self) -> None: ...
@@ -63,6 +63,8 @@ class SellingEngine(Protocol):
 
     @property
     def stock(self) -> SellingStock: ...
+    @property
+    def counts(self) -> ReadableStock: ...
     @property
     def orders(self) -> SellingOrders: ...
     @property
@@ -124,6 +126,7 @@ class RedisEngine:
         self._metrics = metrics
         self._cluster = cluster
         self.stock = Stock(cluster, cluster.metrics)
+        self.counts = PatientReader(self.stock)
         self.orders = Orders(self.stock, cluster, grace_s=settings.confirm_grace_s)
         partitions = Partitions(cluster, partitions=settings.partitions)
         self.overview = Overview(cluster, partitions, databases, inspection)
@@ -220,6 +223,7 @@ class MysqlEngine:
     ) -> None:
         self._database = database
         self.stock = LedgerStock(database, sales_metrics, Manner(settings.mysql_sales))
+        self.counts = self.stock
         self.gates = Gates([Gate.always_open(self.stock, metrics, log)])
         self.orders = LedgerOrders(
             database, record_ttl_s=settings.record_ttl_s, grace_s=settings.confirm_grace_s

@@ -27,6 +27,11 @@ STANDSTILL_S = 0.2
 """A look in which this process stood still for so long says nothing of those who did not answer."""
 LOOKS_MAX = 2
 """Of those in a row; more would outlast what the process last told the others."""
+HEAD_S = 1.0
+"""How long a partition may take to say how it is."""
+UNREACHABLE = "UNREACHABLE"
+"""Why a partition is not open that does not."""
+_DO_NOT_ANSWER = frozenset((Reason.NOT_EXECUTED, Reason.OUTCOME_UNKNOWN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class PartitionState:
     slot: int
     head: PartitionHead
     backlog: int
+    node: str
+    """Where its master listens, host:port; empty: no master is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,7 @@ class Overview:
         version = min(await self._databases.from_all(schema_version))
         rows = await self._databases.from_all(lambda each: Modes(each).get())
         mode, epoch = _least_usual(rows)
-        heads = await self._heads()
+        heads, flaws = await asyncio.gather(self._heads(), self._inspection.flaws())
         states = [
             PartitionState(
                 partition=partition,
@@ -118,10 +125,10 @@ class Overview:
                     _unapplied(head.stream(ledger).last, found.get(partition, NOTHING_APPLIED))
                     for ledger, found in enumerate(checkpoints)
                 ),
+                node=str(self._cluster.node_of(partition) or ""),
             )
             for partition, head in enumerate(heads)
         ]
-        flaws = await self._inspection.flaws()
         durability = self._cluster.settings.durability
         return ClusterState(states, version, mode.value, epoch, durability, flaws)
 
@@ -129,14 +136,17 @@ class Overview:
         """Where no node answers, no partition need be waited for."""
         everywhere = range(self._partitions.count)
         if not await self.reaches_redis():
-            return [_away(Reason.NOT_EXECUTED)] * len(everywhere)
+            return [_away(UNREACHABLE)] * len(everywhere)
         return await asyncio.gather(*map(self._head, everywhere))
 
     async def _head(self, partition: int) -> PartitionHead:
         try:
-            return await self._partitions.head(partition)
+            async with asyncio.timeout(HEAD_S):
+                return await self._partitions.head(partition)
+        except TimeoutError:
+            return _away(UNREACHABLE)
         except StockUnavailableError as error:
-            return _away(error.reason)
+            return _away(UNREACHABLE if error.reason in _DO_NOT_ANSWER else error.reason)
 
 
 class LedgerOverview:
@@ -181,8 +191,8 @@ def _unapplied(last: EventId, applied: Checkpoint) -> int:
     return max(0, last.number - applied.id.number)
 
 
-def _away(reason: Reason) -> PartitionHead:
-    return PartitionHead(is_open=False, reason=reason.value, generation=0, number=0, partitions=0)
+def _away(reason: str) -> PartitionHead:
+    return PartitionHead(is_open=False, reason=reason, generation=0, number=0, partitions=0)
 
 
 async def _one_answers(asked: Sequence[asyncio.Task[PartitionHead]]) -> bool:

@@ -361,7 +361,7 @@ class Process:
     ) -> InventoryService:
         return InventoryService(
             intake=intake,
-            reader=StockReader(engine.stock, products, engine.gates),
+            reader=StockReader(engine.counts, products, engine.gates),
             resolver=Resolver(engine.stock, products, engine.gates),
             lives=self._lives,
             metrics=self._metrics,

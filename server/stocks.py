@@ -9,7 +9,8 @@ from ledger.errors import LedgerError, UnknownProductError
 from ledger.products import ProductRow, Products
 from ledger.servers import PerServer
 from server.gate import Gates, Stance
-from sharding.outcomes import ProductStock, ShardStock, State
+from sharding.errors import StockUnavailableError
+from sharding.outcomes import ProductStock, Reason, ShardStock, State
 
 STATUSES: Mapping[State, messages.ProductStatus.ValueType] = {
     state: messages.ProductStatus.Value(f"PRODUCT_STATUS_{state.name}") for state in State
@@ -18,6 +19,9 @@ STATUSES: Mapping[State, messages.ProductStatus.ValueType] = {
 
 LEDGER_LOOK_S = 0.5
 """How long the ledger may take to say what was sold from the buffer."""
+ALL_SHARDS_S = 1.5
+"""How long shards that do not answer are waited for."""
+_AWAY = frozenset((Reason.NOT_EXECUTED, Reason.OUTCOME_UNKNOWN, Reason.PARTITION_FENCED))
 _OUT_OF_REACH = (Stance.AWAY, Stance.BUFFER)
 
 
@@ -25,6 +29,31 @@ class ReadableStock(Protocol):
     """What of a stock tells its counts."""
 
     async def read(self, product_id: int) -> ProductStock | None: ...
+
+
+class LiveStock(ReadableStock, Protocol):
+    """What tells also the counts of some shards where others are away."""
+
+    async def read_present(self, product_id: int) -> ProductStock | None: ...
+
+
+class PatientReader:
+    """Waits a while for all shards of a product, then tells what those have that answer."""
+
+    def __init__(self, stock: LiveStock) -> None:
+        self._stock = stock
+
+    async def read(self, product_id: int) -> ProductStock | None:
+        """As the stock tells it; `unread` names shards that do not answer. StockUnavailableError."""
+        try:
+            async with asyncio.timeout(ALL_SHARDS_S):
+                return await self._stock.read(product_id)
+        except TimeoutError:
+            pass
+        except StockUnavailableError as error:
+            if error.reason not in _AWAY:
+                raise
+        return await self._stock.read_present(product_id)
 
 
 class StockReader:
@@ -83,6 +112,7 @@ def _live(stock: ProductStock) -> messages.Stock:
         shards=[_shard(shard) for shard in stock.shards if _is_shown(stock, shard)],
         inexact=not stock.exact,
         status=STATUSES[stock.state],
+        unread_partitions=stock.unread,
     )
 
 

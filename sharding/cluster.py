@@ -21,7 +21,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from sharding.alone import Alone
 from sharding.breaker import Breaker
-from sharding.errors import StockUnavailableError
+from sharding.errors import NodeAwayError, StockUnavailableError
 from sharding.events import EventId
 from sharding.keys import head, tags
 from sharding.lane import STUCK_S, Lane, LaneError, LaneOptions, Node, NotReplicatedError, packed
@@ -191,11 +191,12 @@ class Cluster:
         return self._nodes[partition]
 
     async def ask(self, node: Node, *command: str) -> object:
-        """Run one plain command on a node, once. StockUnavailableError if it does not carry it out."""
+        """Run one plain command on a node, once. StockUnavailableError if it does not carry it out;
+        NodeAwayError if it does not answer."""
         try:
             reply = await self._lane(node, LaneKind.READ).call(packed(command))
         except LaneError as error:
-            raise StockUnavailableError(Reason.NOT_EXECUTED, str(error)) from error
+            raise NodeAwayError(Reason.NOT_EXECUTED, str(error)) from error
         if isinstance(reply, ReplyError):
             raise StockUnavailableError(Reason.NOT_EXECUTED, str(reply))
         return reply

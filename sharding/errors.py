@@ -19,6 +19,10 @@ class StockUnavailableError(StockError):
         self.detail = detail
 
 
+class NodeAwayError(StockUnavailableError):
+    """A node could not be connected to, or did not answer."""
+
+
 class PartitionCountError(StockError):
     """The cluster was set up with another number of partitions than this process is set to."""
 

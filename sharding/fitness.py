@@ -24,6 +24,8 @@ class NodeReport(NamedTuple):
     """Connected to it; None: it is no master."""
     refusal: str = ""
     """Why it did not say everything; empty where it did."""
+    silence: str = ""
+    """Why nobody could ask it; empty where it answered."""
 
 
 class Flaw(NamedTuple):
@@ -31,7 +33,7 @@ class Flaw(NamedTuple):
 
     node: str
     what: str
-    """The setting, or "version", "replicas", "clock", "answer"."""
+    """The setting, or "version", "replicas", "clock", "answer", "node"."""
     value: str
     reason: str
     """What can come of it."""
@@ -92,6 +94,7 @@ def judge(report: NodeReport, durability: Durability) -> Iterator[Flaw]:
         *_replicas(report),
         *_clock(report),
         *_refusal(report),
+        *_silence(report),
     ]
     return iter(sorted(found, key=lambda flaw: not flaw.loses_units))
 
@@ -116,9 +119,11 @@ def _version(report: NodeReport) -> Iterator[Flaw]:
 def _replicas(report: NodeReport) -> Iterator[Flaw]:
     if report.replicas == 0:
         reason = "it sells nothing, or is degraded and its loss loses what it sold"
-        yield Flaw(
-            report.node, "replicas", "0", reason, "Start its replica; a worker does the rest"
+        remedy = (
+            "Start its replica, a worker does the rest; or, to sell without one, set "
+            "INVENTORY_DEGRADED_WITHOUT_FAILOVER=on for the workers"
         )
+        yield Flaw(report.node, "replicas", "0", reason, remedy)
 
 
 def _clock(report: NodeReport) -> Iterator[Flaw]:
@@ -130,9 +135,16 @@ def _clock(report: NodeReport) -> Iterator[Flaw]:
 
 def _refusal(report: NodeReport) -> Iterator[Flaw]:
     if report.refusal:
-        remedy = "See that it runs, and that INVENTORY_REDIS_USERNAME may INFO, TIME and CONFIG GET"
+        remedy = "Let INVENTORY_REDIS_USERNAME use INFO, TIME and CONFIG GET"
         reason = "nobody knows how it is set up"
         yield Flaw(report.node, "answer", report.refusal, reason, remedy)
+
+
+def _silence(report: NodeReport) -> Iterator[Flaw]:
+    if report.silence:
+        reason = f"it is down, or the service cannot reach it or log in ({report.silence})"
+        remedy = "Start it; if it runs, see its log, the network and INVENTORY_REDIS_PASSWORD"
+        yield Flaw(report.node, "node", "away", reason, remedy)
 
 
 def _numbers(least: int, most: int) -> Sequence[str]:

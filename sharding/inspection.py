@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from sharding.cluster import Cluster
-from sharding.errors import NodeUnfitError, StockUnavailableError
+from sharding.errors import NodeAwayError, NodeUnfitError, StockUnavailableError
 from sharding.fitness import Flaw, NodeReport, demands, judge
 from sharding.lane import Node
 from sharding.nodes import Nodes
@@ -96,7 +96,9 @@ class Inspection:
                 if followed.get("role") == "master":
                     report = report._replace(replicas=int(followed["connected_slaves"]))
                 return report._replace(settings=await self._nodes.settings(node, *self._asked_for))
+        except NodeAwayError as error:
+            return report._replace(silence=error.detail)
         except StockUnavailableError as error:
             return report._replace(refusal=error.detail)
         except TimeoutError:
-            return report._replace(refusal="no answer in time")
+            return report._replace(silence="no answer in time")

@@ -1,8 +1,9 @@
 """Redis nodes, asked one by one about themselves."""
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
 from sharding.cluster import Cluster
@@ -10,6 +11,8 @@ from sharding.errors import StockUnavailableError
 from sharding.fitness import MIN_REPLICAS
 from sharding.lane import Node
 
+LISTING_S = 1.0
+"""How long masters may take to say which nodes there are."""
 IN_SYNC_LAG_S_MAX = 2
 """Replicas acknowledge once a second."""
 
@@ -42,14 +45,18 @@ class Nodes:
         self._cluster = cluster
 
     async def all(self) -> Sequence[Node]:
-        """The masters that are known, and the others that one of them knows; none without an answer."""
+        """The masters that are known, and the others that they know; no others without an answer
+        within LISTING_S."""
         masters = list(self._cluster.masters())
-        for master in masters:
-            with suppress(StockUnavailableError):
-                members = await self._members(master)
-                others = (each.node for each in members if each.node not in masters)
-                return [*masters, *others]
-        return masters
+        listings = await asyncio.gather(*map(self._listed, masters))
+        return list(dict.fromkeys([*masters, *chain(*listings)]))
+
+    async def _listed(self, master: Node) -> Sequence[Node]:
+        try:
+            async with asyncio.timeout(LISTING_S):
+                return [each.node for each in await self._members(master)]
+        except (StockUnavailableError, TimeoutError):
+            return []
 
     async def replication(self, node: Node) -> Replication:
         """How a master is followed now."""

@@ -170,6 +170,8 @@ class ProductStock(NamedTuple):
     exact: bool
     sold_elsewhere: int = 0
     """Units sold since the load that no shard knows of, in units; they were part of the buffer."""
+    unread: tuple[int, ...] = ()
+    """Partitions of shards that did not answer and are in none of the sums."""
 
     @property
     def available(self) -> int:

@@ -2,7 +2,7 @@
 shortage.py."""
 
 from asyncio import gather
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -119,6 +119,15 @@ class ShardReading(NamedTuple):
     def version(self) -> tuple[int, int]:
         """Changes whenever units may have come back or gone elsewhere."""
         return self.generation, self.moves
+
+
+class Present(NamedTuple):
+    """What shards say of which some do not answer."""
+
+    readings: Sequence[ShardReading | None]
+    """Of the layout's shards, in their order, None without an answer; then of retired ones."""
+    unread: Sequence[int]
+    """The partitions of those that do not answer."""
 
 
 class Loaded(NamedTuple):
@@ -485,10 +494,11 @@ class Shards:
         )
         _word(reply)
 
-    async def read(self, partition: int) -> ShardReading:
-        """Read one shard."""
+    async def read(self, partition: int, *, hasty: bool = False) -> ShardReading:
+        """Read one shard; `hasty`: one that is away or shut is not waited for."""
+        keys_read = self._keys_of(partition).shard[:2]
         reply = await self._cluster.run(
-            _SHARD, partition, self._keys_of(partition).shard[:2], (), lane=LaneKind.READ
+            _SHARD, partition, keys_read, (), lane=LaneKind.READ, hasty=hasty
         )
         _word(reply)
         return _reading(partition, reply)
@@ -511,10 +521,31 @@ class Shards:
         serving = len(self.partitions)
         return found[:serving] + [each for each in found[serving:] if each.epoch >= epoch]
 
-    async def _read_retired(self, partition: int) -> ShardReading | None:
+    async def read_present(self) -> Present:
+        """Read the shards that answer; those that are away or shut are not waited for.
+
+        StockUnavailableError if none of the layout's does; MissingShardError.
+        """
+        said = await gather(
+            *(_or_away(self.read(each, hasty=True)) for each in self.partitions),
+            *(_or_away(self._read_retired(each, hasty=True)) for each in self.retired),
+        )
+        readings = [each if isinstance(each, ShardReading) else None for each in said]
+        serving, retired = readings[: len(self.partitions)], readings[len(self.partitions) :]
+        found = [each for each in serving if each]
+        if not found:
+            assert isinstance(said[0], StockUnavailableError)
+            raise said[0]
+        named = zip((*self.partitions, *self.retired), said, strict=True)
+        return Present(
+            [*serving, *(each for each in retired if each and each.epoch >= found[0].epoch)],
+            [partition for partition, each in named if isinstance(each, StockUnavailableError)],
+        )
+
+    async def _read_retired(self, partition: int, *, hasty: bool = False) -> ShardReading | None:
         """None: a change that was taken back never came to this shard."""
         try:
-            return await self.read(partition)
+            return await self.read(partition, hasty=hasty)
         except MissingShardError:
             return None
 
@@ -700,3 +731,12 @@ def _parsed(partition: int, reply: Sequence[object]) -> ShardReading:
             if int(units)
         ),
     )
+
+
+async def _or_away(
+    reading: Awaitable[ShardReading | None],
+) -> ShardReading | StockUnavailableError | None:
+    try:
+        return await reading
+    except StockUnavailableError as error:
+        return error

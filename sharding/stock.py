@@ -126,12 +126,30 @@ class Stock:
                 continue
             serving = seen.readings[: len(product.shards.partitions)]
             if all(r.layout == product.listing.layout.version for r in serving):
-                return _product_stock(product_id, product.listing, seen)
+                return _product_stock(product_id, product.listing, seen.readings, exact=seen.proven)
             reason = Reason.LAYOUT_CHANGING
             await self._forget(product_id)
         if reason is Reason.SHARD_CORRUPT:
             self.metrics.corrupt.inc()
         raise StockUnavailableError(reason, f"product {product_id}")
+
+    async def read_present(self, product_id: int) -> ProductStock | None:
+        """The live counts of the shards that answer at once, which is not exact; `unread` names the
+        others. None if the product was never loaded. StockUnavailableError, also if no shard answers."""
+        product = await self._catalogue.find(product_id)
+        if product is None:
+            return None
+        listing = product.listing
+        try:
+            seen = await product.shards.read_present()
+        except MissingShardError:
+            self._catalogue.forget(product_id)
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
+        serving = seen.readings[: listing.layout.shards]
+        if any(each and each.layout != listing.layout.version for each in serving):
+            self._catalogue.forget(product_id)
+            raise StockUnavailableError(Reason.LAYOUT_CHANGING, f"product {product_id}")
+        return _product_stock(product_id, listing, seen.readings, exact=False, unread=seen.unread)
 
     async def restock(
         self, product_id: int, *, request_id: str, quantity: int, reason: str, actor: str = ""
@@ -472,19 +490,32 @@ def _by_home(product: Product, group: Group) -> Iterable[tuple[Home, Group]]:
     return ((homes[shard], part) for shard, part in parts.items())
 
 
-def _product_stock(product_id: int, listing: Listing, seen: Survey) -> ProductStock:
+def _product_stock(
+    product_id: int,
+    listing: Listing,
+    readings: Sequence[ShardReading | None],
+    *,
+    exact: bool,
+    unread: Sequence[int] = (),
+) -> ProductStock:
+    """`readings`: of the layout's shards, None where one does not answer, then of retired ones."""
+    found = [reading for reading in readings if reading is not None]
+    base = readings[0]
     return ProductStock(
         product_id=product_id,
-        state=_state_of(seen.readings),
-        frozen=any(reading.frozen for reading in seen.readings),
+        state=_state_of(found),
+        frozen=any(reading.frozen for reading in found),
         layout_version=listing.layout.version,
         epoch=listing.epoch,
         # One hash has both the released units and how many they are, so no reading sees them twice.
-        buffer=listing.buffer - seen.readings[0].released,
+        buffer=listing.buffer - (base.released if base else 0),
         sold_before=listing.sold_before,
-        shards=tuple(_shard_stock(i, reading) for i, reading in enumerate(seen.readings)),
+        shards=tuple(
+            _shard_stock(i, reading) for i, reading in enumerate(readings) if reading is not None
+        ),
         serving=listing.layout.shards,
-        exact=seen.proven,
+        exact=exact,
+        unread=tuple(unread),
     )
 
 

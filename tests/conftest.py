@@ -6,8 +6,18 @@ from collections.abc import AsyncIterator
 import pytest
 
 from deploy.local.errors import StackError
-from deploy.local.programs import TEST_REDIS, find_redis
+from deploy.local.programs import INSTALLED, TEST_REDIS, find_redis
 from deploy.local.stack import LocalStack
+
+
+def pytest_configure() -> None:
+    """Who asks for a Redis that is not there learns it before the first test."""
+    chosen = os.environ.get(TEST_REDIS, "")
+    if chosen not in ("", INSTALLED):
+        try:
+            find_redis(chosen)
+        except StackError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 def pytest_report_header() -> str:

@@ -435,7 +435,7 @@ def _serve_metrics(address: str, registry: CollectorRegistry) -> None:
     try:
         serve_metrics(port, addr=host, registry=registry)
     except OSError as error:
-        _fail(f"INVENTORY_METRICS_ADDRESS: cannot listen on {address}: {error.strerror}")
+        _fail(f"cannot listen on {address} (INVENTORY_METRICS_ADDRESS): {error.strerror}")
 
 
 def configure_logs() -> None:

@@ -13,6 +13,7 @@ def greeting(stack: LocalStack, prometheus: Path) -> str:
         "Redis": " ".join(stack.redis_nodes) or "(none: units are sold from MySQL)",
         "MySQL": " ".join(stack.mysql_urls),
         "logs": str(stack.directory / "logs"),
+        "processes": _pids(stack),
     }
     lines = ["", "The inventory service runs. Ctrl-C stops it.", ""]
     lines += [f"  {name:<11} {place}" for name, place in places.items()]
@@ -21,6 +22,12 @@ def greeting(stack: LocalStack, prometheus: Path) -> str:
         lines += [f"  {command}" for command in _commands(stack)]
         lines += ["", "A Prometheus for all metrics ports:", "", f"  {_prometheus(prometheus)}"]
     return "\n".join([*lines, ""])
+
+
+def _pids(stack: LocalStack) -> str:
+    stores = [*(node.process for node in stack.redis), *(each.process for each in stack.databases)]
+    started = [*stores, *stack.servers.values(), *stack.workers.values()]
+    return ", ".join(f"{process.name} {process.pid}" for process in started)
 
 
 def _commands(stack: LocalStack) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from deploy.local.database import Database
 from deploy.local.errors import StackError
 from deploy.local.folder import Folder
+from deploy.local.given import SETTINGS
 from deploy.local.ports import (
     HOST,
     MYSQL_SERVERS_MAX,
@@ -36,7 +37,6 @@ from sharding.settings import Durability
 PROJECT = Path(__file__).parents[2]
 PROMETHEUS_CONFIG = PROJECT / "deploy" / "prometheus.yml"
 PROMETHEUS_ALERTS = PROJECT / "deploy" / "alerts.yml"
-SETTINGS = "INVENTORY_"
 
 # How long each kind may take to stop by itself: a server drains its calls, a worker its batch.
 SERVER_GRACE_S = 12.0
@@ -70,11 +70,13 @@ class LocalStack:
         engine: Engine = Engine.REDIS,
         durability: Durability = "replicated",
         redis_announced_ports: Sequence[int] = (),
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         """Without a directory, use one that `stop` removes; without a base port, find a free block.
 
         A directory that was used before brings its data, also to other ports.
         `redis_announced_ports`: where the Redis nodes are reached if that is not where they listen.
+        `settings`: environment of all servers and workers.
         """
         _check_range(
             "MySQL servers", mysql_servers, MYSQL_SERVERS_MAX if engine is Engine.REDIS else 1
@@ -85,6 +87,7 @@ class LocalStack:
         self._programs = programs
         self.engine = engine
         self._durability = durability
+        self._settings = settings or {}
         self._redis_announced_ports: Sequence[int | None] = (
             redis_announced_ports or [None] * REDIS_NODES
         )
@@ -227,10 +230,12 @@ class LocalStack:
         return [f"{HOST}:{port}" for port in servers + workers]
 
     def environment(self) -> dict[str, str]:
-        """This process's environment with the settings of this stack and none of another service's."""
+        """This process's environment with the settings that this stack was given, its own, and none of
+        another service's."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
         return {
             **own,
+            **self._settings,
             **self._engine_settings(),
             "INVENTORY_MYSQL_URLS": ",".join(self.mysql_urls),
         }

@@ -1,6 +1,8 @@
 """Restart what dies while the stack runs, and say so."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -8,6 +10,8 @@ from deploy.local.errors import StackError
 from deploy.local.process import Process
 from deploy.local.report import report
 
+AGAIN = signal.SIGUSR1
+"""Has the stack start what stays down."""
 DELAY_S_MIN, DELAY_S_MAX = 0.5, 10.0
 # A process that lasted so long did not die of what its predecessor died of.
 HEALTHY_AFTER_S = 30.0
@@ -35,10 +39,17 @@ async def keep_running(process: Process) -> None:
         await _start(process)
 
 
-async def report_end(process: Process) -> None:
-    """Say when a store ends; it stays down, since who kills it wants to see what follows."""
-    exit_code = await process.wait()
-    report(f"{_end(process, exit_code)}; it stays down; {process.last_words()}")
+async def keep_down(process: Process, again: asyncio.Event) -> None:
+    """Say when a store ends, and start it when `again` is set: who kills it wants to see what follows.
+
+    For ever; ends by cancellation.
+    """
+    while True:
+        exit_code = await process.wait()
+        back = f"it stays down until you type: kill -{AGAIN.name[3:]} {os.getpid()}"
+        report(f"{_end(process, exit_code)}; {back}; {process.last_words()}")
+        await again.wait()
+        await _start(process)
 
 
 async def _start(process: Process) -> None:

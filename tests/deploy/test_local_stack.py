@@ -18,6 +18,7 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 
 from deploy.local.errors import StackError
 from deploy.local.folder import Folder
+from deploy.local.given import given
 from deploy.local.ports import HOST, PORTS, Ports, reserve, reserve_any
 from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
@@ -212,6 +213,48 @@ def test_a_damaged_memory_of_a_folder_is_one_clear_line(tmp_path: Path, memory: 
         Folder(tmp_path)
 
 
+def test_without_a_worker_nothing_starts_that_could_never_sell(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*RUN, "--dir", str(tmp_path), "--workers", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "--workers: at least 1" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_runs_takes_settings_that_are_not_the_stacks_own() -> None:
+    found = given(
+        {
+            "HOME": "/root",
+            "INVENTORY_RECORD_CAP": "7",
+            "INVENTORY_TARGET": "a:1",
+            "INVENTORY_ENGINE": "mysql",
+            "INVENTORY_MYSQL_URLS": "mysql://elsewhere",
+            "INVENTORY_GRPC_TLS_KEY_FILE": "key",
+        }
+    )
+    assert found.taken == {"INVENTORY_RECORD_CAP": "7"}
+    assert found.ignored == {
+        "INVENTORY_ENGINE": "use --engine",
+        "INVENTORY_MYSQL_URLS": "this stack has its own Redis and MySQL",
+        "INVENTORY_GRPC_TLS_KEY_FILE": "this stack has no TLS",
+    }
+
+
+def test_a_stack_has_the_settings_that_it_is_given_and_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LocalStack, "redis_nodes", ["127.0.0.1:1"])
+    monkeypatch.setattr(LocalStack, "mysql_urls", ["mysql://nobody@127.0.0.1:1/nothing"])
+    given_settings = {"INVENTORY_RECORD_CAP": "7", "INVENTORY_MYSQL_URLS": "mysql://elsewhere"}
+    environment = LocalStack(settings=given_settings).environment()
+    assert environment["INVENTORY_RECORD_CAP"] == "7"
+    assert environment["INVENTORY_MYSQL_URLS"] == "mysql://nobody@127.0.0.1:1/nothing"
+
+
 def test_a_stack_takes_no_settings_from_the_one_who_starts_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -222,5 +265,9 @@ def test_a_stack_takes_no_settings_from_the_one_who_starts_it(
         {name for name in LocalStack(engine=engine).environment() if name.startswith("INVENTORY_")}
         for engine in Engine
     ]
-    assert of_redis == {"INVENTORY_REDIS_NODES", "INVENTORY_MYSQL_URLS"}
+    assert of_redis == {
+        "INVENTORY_REDIS_NODES",
+        "INVENTORY_MYSQL_URLS",
+        "INVENTORY_DURABILITY",
+    }
     assert of_mysql == {"INVENTORY_ENGINE", "INVENTORY_MYSQL_URLS"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from deploy.local.errors import StackError
 from deploy.local.process import Process
-from deploy.local.supervision import DELAY_S_MAX, delays, keep_running
+from deploy.local.supervision import DELAY_S_MAX, delays, keep_down, keep_running
 from deploy.local.waiting import until
 
 # Says that it is there, then waits to be killed; SIGTERM alone does not end it.
@@ -97,6 +98,32 @@ async def test_a_killed_one_is_started_again(
     keeper.cancel()
     process.kill()
     assert "program was killed by signal 9; restart in 0.5 s" in capsys.readouterr().err
+
+
+async def test_a_store_stays_down_until_it_is_asked_for_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag, again, said = tmp_path / "flag", asyncio.Event(), ""
+    process = program(tmp_path, STUBBORN, flag=flag)
+    await process.start()
+    keeper = asyncio.create_task(keep_down(process, again), name="keeper")
+
+    async def tells_how_to_start_it() -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return f"stays down until you type: kill -USR1 {os.getpid()}" in said
+
+    async def is_back() -> bool:
+        return process.alive
+
+    process.kill()
+    await until(tells_how_to_start_it, what="said", within_s=10)
+    assert not process.alive
+    again.set()
+    again.clear()
+    await until(is_back, what="start", within_s=10)
+    keeper.cancel()
+    process.kill()
 
 
 def test_the_delay_between_restarts_is_bounded() -> None:

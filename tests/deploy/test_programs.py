@@ -1,5 +1,8 @@
 """Which Redis the stack runs: one variable says so."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +34,15 @@ def test_what_is_not_there_is_named_with_what_to_type(tmp_path: Path) -> None:
         find_redis("redis8", folder=tmp_path)
     with pytest.raises(StackError, match="redis6: neither a program nor one of installed, redis8"):
         find_redis("redis6", folder=tmp_path)
+
+
+def test_a_run_on_a_server_that_nobody_knows_is_refused_before_its_first_test() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", __file__],
+        env={**os.environ, "INVENTORY_TEST_REDIS": "valkey8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "valkey8: neither a program nor one of installed, redis8, valkey9" in result.stderr

@@ -47,6 +47,8 @@ class FakeStock:
     reads: int = 0
     left: tuple[ShardStock, ...] = ()
     """Shards that left in a change of the layout, as a read shows them."""
+    unread: tuple[int, ...] = ()
+    """Partitions of shards that do not answer, as a read shows them."""
     retired: int = 0
     """Shards beside the one that left in a change of the layout and are closed, too."""
 
@@ -112,7 +114,8 @@ class FakeStock:
             sold_before=2,
             shards=(shard, *self.left),
             serving=1,
-            exact=True,
+            exact=not self.unread,
+            unread=self.unread,
         )
 
     async def resolve(self, product_id: int, request_id: str) -> Resolved | Answer:

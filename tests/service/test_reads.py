@@ -64,6 +64,12 @@ async def test_a_shard_that_left_is_shown_until_it_is_empty(service: Service) ->
     assert stock.total == stock.available + stock.buffer + stock.sold
 
 
+async def test_shards_that_do_not_answer_are_named(service: Service) -> None:
+    service.stock.unread = (9, 11)
+    stock = await stock_of(service)
+    assert (stock.inexact, list(stock.unread_partitions)) == (True, [9, 11])
+
+
 async def test_a_product_that_is_off_sale_is_read_from_the_ledger(service: Service) -> None:
     service.products.add(5, total=70)
     service.products.add(PRODUCT, total=80)

@@ -9,6 +9,7 @@ import pytest
 from deploy.local.stack import LocalStack
 from sharding import keys, ordering, reserving
 from sharding.cluster import Cluster, LaneKind
+from sharding.errors import StockUnavailableError
 from sharding.events import Kind
 from sharding.lane import Node
 from sharding.metrics import StockMetrics
@@ -123,6 +124,34 @@ async def test_any_other_try_is_not_executed_and_says_so(half: Half, load: LoadP
     assert await ask(half.stock, Deduction(name, product, 1, attempt=2)) == Answer(
         Outcome.DEDUCTED, shard=1, available=29
     )
+
+
+async def test_the_shards_that_answer_are_counted_and_the_others_named(
+    half: Half, load: LoadProduct
+) -> None:
+    product = await load(*[30] * SHARDS)
+    assert (await half.stock.read(product)) is not None
+    half.lose(node_of(half.cluster, product, 1))
+    away = [s for s in range(SHARDS) if node_of(half.cluster, product, s) == NOBODY_LISTENS]
+    seen = await half.stock.read_present(product)
+    assert seen is not None
+    assert [shard.shard for shard in seen.shards] == [s for s in range(SHARDS) if s not in away]
+    assert (seen.available, seen.total, seen.exact) == (120, 120, False)
+    assert set(seen.unread) == {(base_partition(product, 48) + s * 8) % 48 for s in away}
+    half.heal()
+    healed = await half.stock.read(product)
+    assert healed is not None
+    assert (healed.available, healed.exact, healed.unread) == (180, True, ())
+
+
+async def test_a_product_of_which_no_shard_answers_has_no_counts(
+    half: Half, load: LoadProduct
+) -> None:
+    product = await load(30)
+    await half.stock.read(product)
+    half.lose(node_of(half.cluster, product, 0))
+    with pytest.raises(StockUnavailableError):
+        await half.stock.read_present(product)
 
 
 async def test_the_other_shards_sell_whatever_the_attempt(half: Half, load: LoadProduct) -> None:

@@ -13,8 +13,10 @@ import pytest
 from inventory.cli.__main__ import run, shared_first
 from inventory.cli.exits import EXPLAINED, Exit, exit_of
 from inventory.cli.migrate import GROUP
+from inventory.cli.output import print_stock
 from inventory.client import errors
 from inventory.client.errors import InventoryError
+from inventory.client.records import stock_of
 from inventory.v1 import admin_pb2, inventory_pb2
 from tests.unit.client_service import Fault, Health, Inventory, Product, answers, serving
 
@@ -114,6 +116,21 @@ def test_products_are_put_listed_and_loaded(ctl, capsys):
     _, loaded = ctl.json(capsys, "product load 1001 1002")
     assert [each["product_id"] for each in loaded["products"]] == [1001, 1002]
     assert set(loaded["products"][0]) == names(admin_pb2.LoadedProduct)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"unread_partitions": [9, 17]}, "partitions 9, 17 do not answer"),
+        ({"shards": []}, "MySQL's counts"),
+        ({}, "units moved"),
+    ],
+)
+def test_people_are_told_why_counts_are_inexact(capsys, changes, said):
+    shards = [inventory_pb2.ShardStock(partition=1)]
+    fields = {"product_id": 7, "shards": shards, "inexact": True, "status": 1, **changes}
+    print_stock(stock_of(inventory_pb2.Stock(**fields)))
+    assert said in capsys.readouterr().out
 
 
 def test_a_repeated_restock_is_a_replay(ctl, capsys, inventory):
@@ -277,11 +294,31 @@ def test_a_service_in_good_health_has_no_findings(ctl, capsys):
     }  # fmt: skip
 
 
-def add_flaw(cluster, *, loses_units):
+def add_flaw(cluster, *, loses_units, what="appendonly", value="no"):
     cluster.node_flaws.add(
-        node="r1:7000", what="appendonly", value="no", loses_units=loses_units,
+        node="r1:7000", what=what, value=value, loses_units=loses_units,
         reason="it comes back empty", remedy="CONFIG SET appendonly yes",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["replicas", "node"])
+def test_a_node_that_keeps_partitions_from_selling_is_no_advice(ctl, capsys, inventory, what):
+    for number in (0, 2):
+        inventory.cluster.partitions[number].node = "r1:7000"
+    inventory.cluster.partitions[1].node = "r2:7000"
+    add_flaw(inventory.cluster, loses_units=False, what=what)
+    code, printed = ctl.json(capsys, "doctor")
+    (finding,) = [each for each in printed["findings"] if not each["ok"]]
+    assert (code, finding["check"]) == (Exit.REFUSED, "nodes")
+    assert "nothing is sold in 0, 2" in finding["detail"]
+
+
+def test_what_is_degraded_sells_without_a_replica(ctl, capsys, inventory):
+    inventory.cluster.partitions[0].node = "r1:7000"
+    inventory.cluster.partitions[0].degraded = True
+    add_flaw(inventory.cluster, loses_units=False, what="replicas")
+    ctl("doctor")
+    assert "nothing is sold in" not in capsys.readouterr().out
 
 
 def test_what_is_merely_unwise_is_shown_with_a_remedy_and_is_no_failure(ctl, capsys, inventory):

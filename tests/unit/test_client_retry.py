@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inventory.client import DeductItem, Outcome, RetryPolicy
 from inventory.client.errors import NotExecuted, OutcomeUnknown, ServiceFault, Unavailable
-from inventory.client.failures import Failure, failure_of
+from inventory.client.failures import Failure, error_of, failure_of
 from inventory.client.retrier import Retrier
 from inventory.client.retry import Budget
 from inventory.client.rpcs import GET_STOCK, LOAD, RESTOCK
@@ -119,6 +119,14 @@ def test_each_retry_takes_another_channel(clock):
     seen, _ = played(steps, [failure(), failure(), DEDUCTED], clock)
     turns = [step.turn for step in seen if isinstance(step, Send)]
     assert all(later == earlier + 1 for earlier, later in pairwise(turns))
+
+
+def test_that_a_call_may_have_taken_effect_is_said_once():
+    said = failure(reason="OUTCOME_UNKNOWN", details="the call may have taken effect; again")
+    error = error_of(said, acts=True, doubtful=False, request_id="r")
+    assert str(error) == (
+        "the call may have taken effect; send the same request_id again (request r) [OUTCOME_UNKNOWN]"
+    )
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def test_a_degraded_node_is_not_told_to_demand_the_replica_that_it_lacks() -> No
     settings = {**SOUND, "min-replicas-to-write": "0"}
     (flaw,) = judge(WELL._replace(settings=settings, replicas=0), "replicated")
     assert (flaw.what, "CONFIG SET" in flaw.remedy) == ("replicas", False)
+    assert "INVENTORY_DEGRADED_WITHOUT_FAILOVER" in flaw.remedy
 
 
 def test_a_node_that_does_not_say_is_unwise_and_judged_by_what_it_said() -> None:
@@ -93,6 +94,14 @@ def test_a_node_that_does_not_say_is_unwise_and_judged_by_what_it_said() -> None
         ("answer", False),
     ]
     assert flaws[1].value == silent.refusal
+
+
+def test_a_node_that_does_not_answer_is_down_and_nobody_is_told_to_look_at_rights() -> None:
+    (flaw,) = judge(NodeReport(NODE, {}, silence="Connection refused"), "replicated")
+    assert (flaw.what, flaw.value) == ("node", "away")
+    assert "down" in flaw.reason
+    assert "Connection refused" in flaw.reason
+    assert "CONFIG GET" not in flaw.remedy
 
 
 def test_a_flaw_names_node_setting_value_and_the_command_that_mends_it() -> None:

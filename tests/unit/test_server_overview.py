@@ -1,16 +1,21 @@
-"""Readiness: Redis is there as soon as one of its masters answers."""
+"""Redis is there as soon as one of its masters answers, and one that does not is told of as it is."""
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from ledger.sales_mode import Mode, ModeRow
 from ledger.servers import PerServer
 from server import overview
 from server.overview import LOOKS_MAX, Overview
 from server.standstill import TICK_S
 from sharding.errors import PartitionCountError, StockUnavailableError
+from sharding.fitness import Flaw
+from sharding.keys import tags
+from sharding.lane import Node
 from sharding.outcomes import Reason
 from sharding.partitions import PartitionHead
 
@@ -26,6 +31,12 @@ class Redis:
 
     def __init__(self, *answers: PartitionHead | Exception | None) -> None:
         self._answers = answers
+        self.count = len(answers)
+        self.tags = tags(48)
+        self.settings = SimpleNamespace(durability="replicated")
+
+    def node_of(self, partition: int) -> Node:
+        return Node("r", 7000 + partition)
 
     def masters(self) -> dict[int, list[int]]:
         return {partition: [partition] for partition in range(len(self._answers))}
@@ -106,3 +117,44 @@ async def test_a_look_of_a_process_that_stood_still_is_repeated(
 async def test_another_partition_count_passes_through() -> None:
     with pytest.raises(PartitionCountError):
         await overview_of(PartitionCountError("24, not 48")).reaches_redis()
+
+
+class Ledger:
+    """What one MySQL server says: nothing applied, units are sold from Redis."""
+
+    def __init__(self, _database: object) -> None: ...
+
+    async def all(self) -> dict[int, object]:
+        return {}
+
+    async def get(self) -> ModeRow:
+        return ModeRow(Mode.REDIS, 0)
+
+
+class Inspected:
+    """What the nodes' inspection says."""
+
+    flaw = Flaw("r:7001", "node", "away", "it is down", "Start it")
+
+    async def flaws(self) -> list[Flaw]:
+        return [self.flaw]
+
+
+@pytest.mark.parametrize("away", [None, AWAY])
+async def test_a_partition_that_does_not_answer_is_told_of_as_such(
+    away: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def version(_database: object) -> int:
+        return 7
+
+    monkeypatch.setattr(overview, "HEAD_S", 0.01)
+    for name, fake in (("Checkpoints", Ledger), ("Modes", Ledger), ("schema_version", version)):
+        monkeypatch.setattr(overview, name, fake)
+    redis = cast(Any, Redis(OPEN, away))
+    looking = Overview(redis, redis, PerServer([cast(Any, None)]), cast(Any, Inspected()))
+    state = await looking.read()
+    assert [each.head.is_open for each in state.partitions] == [True, False]
+    assert [each.head.reason for each in state.partitions] == ["", "UNREACHABLE"]
+    assert [each.node for each in state.partitions] == ["r:7000", "r:7001"]
+    assert list(state.flaws) == [Inspected.flaw]
+    assert asyncio.all_tasks() == {asyncio.current_task()}

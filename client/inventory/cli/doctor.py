@@ -17,6 +17,7 @@ from inventory.client import (
     Cluster,
     InventoryClient,
     InventoryError,
+    NodeFlaw,
     Partition,
     Product,
     ProductStatus,
@@ -47,6 +48,9 @@ _MODES = {
     ),
 }
 
+
+_STOPPING = frozenset(("replicas", "node"))
+"""What of a node keeps its partitions from selling."""
 
 _MARKS = {
     (True, False): ("ok", "green"),
@@ -157,10 +161,21 @@ def _replicas(partitions: tuple[Partition, ...]) -> Finding:
 def _nodes(cluster: Cluster) -> Iterator[Finding]:
     """A server of an earlier version says nothing of its nodes."""
     for flaw in cluster.node_flaws:
-        detail = f"{flaw.node}: {flaw.what} is {flaw.value}: {flaw.reason}"
-        yield Finding("nodes", not flaw.loses_units, detail, flaw.remedy)
+        is_well = not flaw.loses_units and flaw.what not in _STOPPING
+        yield Finding("nodes", is_well, _worded(flaw, cluster.partitions), flaw.remedy)
     if cluster.durability and not cluster.node_flaws:
         yield Finding("nodes", True, f"all are set up for {cluster.durability}")
+
+
+def _worded(flaw: NodeFlaw, partitions: tuple[Partition, ...]) -> str:
+    """With the partitions that it stops: those that are degraded sell without a replica."""
+    detail = f"{flaw.node}: {flaw.what} is {flaw.value}: {flaw.reason}"
+    stopped = [
+        str(each.partition)
+        for each in partitions
+        if each.node == flaw.node and not each.degraded and flaw.what in _STOPPING
+    ]
+    return f"{detail}; nothing is sold in {', '.join(stopped)}" if stopped else detail
 
 
 def _backlog(partitions: tuple[Partition, ...], *, backlog_max: int) -> Finding:

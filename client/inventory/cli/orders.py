@@ -204,9 +204,11 @@ def _print_result(result: OrderResult, without: Sequence[str]) -> None:
 def _tell(result: OrderResult) -> None:
     earlier = " (an earlier call's answer)" if result.replayed else ""
     short = f", too few units for {worded_lines(result.short_lines)}" if result.short_lines else ""
-    console().print(f"order {result.order_id}: {_WORDS[result.outcome]}{earlier}{short}")
+    said = f"{_WORDS[result.outcome]}{earlier}{short}"
     if result.order:
-        print_order(result.order)
+        print_order(result.order, said)
+    else:
+        console().print(f"order {result.order_id}: {said}")
 
 
 def _show_order(session: Session, order: Order) -> None:

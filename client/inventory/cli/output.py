@@ -191,12 +191,13 @@ def worded_lines(lines: Sequence[OrderLine]) -> str:
     return ", ".join(f"{line.quantity} of product {line.product_id}" for line in lines)
 
 
-def print_order(order: Order) -> None:
+def print_order(order: Order, said: str = "") -> None:
+    """`said`: what came of a call, in place of the state."""
     retaken = ", taken again after its time was over" if order.retaken else ""
     buyer = f", user {order.user_id}" if order.user_id else ""
-    state = order.state.value.replace("_", " ")
+    state = said or order.state.value.replace("_", " ") + retaken
     out = console()
-    out.print(f"order {order.order_id}{buyer}: {state}{retaken}, {worded_lines(order.lines)}")
+    out.print(f"order {order.order_id}{buyer}: {state}, {worded_lines(order.lines)}")
     if order.state is OrderState.HELD:
         out.print(f"held until {_time(order.expires_ms)}")
 
@@ -284,5 +285,13 @@ def _left(table: Table, *columns: str) -> None:
 
 def _remarks(stock: Stock) -> str:
     frozen = ", FROZEN" if stock.frozen else ""
-    inexact = ", inexact: units moved while they were read" if stock.inexact else ""
-    return frozen + inexact
+    return frozen + (f", inexact: {_why_inexact(stock)}" if stock.inexact else "")
+
+
+def _why_inexact(stock: Stock) -> str:
+    if stock.unread_partitions:
+        named = ", ".join(map(str, stock.unread_partitions))
+        return f"the shards in partitions {named} do not answer and are not counted"
+    if not stock.shards:
+        return "these are MySQL's counts, which may lag"
+    return "units moved while they were read"

@@ -93,9 +93,10 @@ def failure_of(error: grpc.RpcError) -> Failure:
     details = _details_of(error)
     info = _detail(details, error_details_pb2.ErrorInfo())
     worded = info is not None and info.domain == _DOMAIN
-    message = error.details() or ""
-    unreachable = not worded and message.lower().startswith(_NEVER_CONNECTED)
     reason = info.reason if info and worded else error.code().name
+    # With that reason the service says no more than what outcome_unknown says.
+    message = "" if reason == OUTCOME_UNKNOWN else error.details() or ""
+    unreachable = not worded and message.lower().startswith(_NEVER_CONNECTED)
     return Failure(
         code=error.code(),
         reason=UNREACHABLE if unreachable else reason,

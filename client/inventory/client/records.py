@@ -32,7 +32,11 @@ class ShardStock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stock:
-    """A product's counts, in units; `inexact`: units moved all the time while they were read."""
+    """A product's counts, in units; `inexact`: units moved all the time while they were read, or these
+    are the ledger's counts, which may lag, or shards did not answer.
+
+    `unread_partitions`: those of the latter, whose units are in none of the sums.
+    """
 
     product_id: int
     available: int
@@ -46,6 +50,7 @@ class Stock:
     shards: tuple[ShardStock, ...]
     inexact: bool
     status: ProductStatus
+    unread_partitions: tuple[int, ...] = ()
 
     @property
     def accounted(self) -> int:
@@ -128,7 +133,8 @@ class BufferRelease:
 class Partition:
     """One partition of the live stock; `backlog` counts events that are not in the ledger yet.
 
-    `degraded`: its node has no replica, and its loss loses what was accepted.
+    `degraded`: its node has no replica, and its loss loses what was accepted. `node`: where its master
+    listens, empty if nobody knows.
     """
 
     partition: int
@@ -139,6 +145,7 @@ class Partition:
     event_number: int
     backlog: int
     degraded: bool = False
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +194,7 @@ def stock_of(message: inventory_pb2.Stock) -> Stock:
         shards=tuple(_shard_of(shard) for shard in message.shards),
         inexact=message.inexact,
         status=_status_of(message.status),
+        unread_partitions=tuple(message.unread_partitions),
     )
 
 
@@ -280,6 +288,7 @@ def _partition_of(message: admin_pb2.Partition) -> Partition:
         event_number=message.event_number,
         backlog=message.backlog,
         degraded=message.degraded,
+        node=message.node,
     )
 
 

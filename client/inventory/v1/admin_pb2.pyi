@@ -1649,7 +1649,7 @@ class NodeFlaw(_message.Message):
     node: _builtins.str
     """Where it listens, as host:port."""
     what: _builtins.str
-    """The setting, or version, replicas, clock, answer (it does not say)."""
+    """The setting, or version, replicas, clock, answer (it does not say), node (it is away)."""
     value: _builtins.str
     """What it is."""
     loses_units: _builtins.bool
@@ -1690,6 +1690,7 @@ class Partition(_message.Message):
     EVENT_NUMBER_FIELD_NUMBER: _builtins.int
     BACKLOG_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Its number, from 0."""
     slot: _builtins.int
@@ -1697,7 +1698,7 @@ class Partition(_message.Message):
     open: _builtins.bool
     """True: it takes requests."""
     reason: _builtins.str
-    """Why it does not, in UPPER_SNAKE_CASE; empty when open."""
+    """Why it does not, in UPPER_SNAKE_CASE, UNREACHABLE where its node does not answer; empty when open."""
     generation: _builtins.int
     """Raised whenever it was opened under a new owner."""
     event_number: _builtins.int
@@ -1706,6 +1707,8 @@ class Partition(_message.Message):
     """Events that are not in the ledger yet; at most so many, where the ledger has several MySQL servers."""
     degraded: _builtins.bool
     """True: its node has no replica, so nothing waits for one, and the loss of the node loses what was accepted."""
+    node: _builtins.str
+    """Where its master listens, as host:port, as far as the service knows; empty: it knows of none."""
     def __init__(
         self,
         *,
@@ -1717,10 +1720,11 @@ class Partition(_message.Message):
         event_number: _builtins.int = ...,
         backlog: _builtins.int = ...,
         degraded: _builtins.bool = ...,
+        node: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog", b"backlog", "degraded", b"degraded", "event_number", b"event_number", "generation", b"generation", "open", b"open", "partition", b"partition", "reason", b"reason", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog", b"backlog", "degraded", b"degraded", "event_number", b"event_number", "generation", b"generation", "node", b"node", "open", b"open", "partition", b"partition", "reason", b"reason", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

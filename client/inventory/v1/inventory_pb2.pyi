@@ -591,6 +591,7 @@ class Stock(_message.Message):
     SHARDS_FIELD_NUMBER: _builtins.int
     INEXACT_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    UNREAD_PARTITIONS_FIELD_NUMBER: _builtins.int
     product_id: _builtins.int
     """The product."""
     available: _builtins.int
@@ -611,7 +612,8 @@ class Stock(_message.Message):
     """Which split over shards this is; it grows by each change."""
     inexact: _builtins.bool
     """True: units were moving all the time while they were read, so the sums may be off by what moved; or the
-    product is being taken off sale, and these are the ledger's counts, which may lag.
+    product is being taken off sale, or the live stock is away, and these are the ledger's counts, which may
+    lag; or shards did not answer, see unread_partitions.
     """
     status: Global___ProductStatus.ValueType
     """Where the product is in its life."""
@@ -619,6 +621,12 @@ class Stock(_message.Message):
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardStock]:
         """The shards, in their order, then those that left in a change of the layout and are being emptied;
         empty for a product that is closed.
+        """
+
+    @_builtins.property
+    def unread_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The partitions of shards that did not answer; what they have is in none of the sums, total included, and
+        they are not among the shards. Empty: all answered.
         """
 
     def __init__(
@@ -636,10 +644,11 @@ class Stock(_message.Message):
         shards: _abc.Iterable[Global___ShardStock] | None = ...,
         inexact: _builtins.bool = ...,
         status: Global___ProductStatus.ValueType = ...,
+        unread_partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "buffer", b"buffer", "frozen", b"frozen", "held", b"held", "in_transit", b"in_transit", "inexact", b"inexact", "layout_version", b"layout_version", "product_id", b"product_id", "shards", b"shards", "sold", b"sold", "status", b"status", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "buffer", b"buffer", "frozen", b"frozen", "held", b"held", "in_transit", b"in_transit", "inexact", b"inexact", "layout_version", b"layout_version", "product_id", b"product_id", "shards", b"shards", "sold", b"sold", "status", b"status", "total", b"total", "unread_partitions", b"unread_partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
