@@ -16,6 +16,8 @@ Of a server that sells from MySQL, the whole stock or the buffer:
 Of a worker:
     worker.before_read, after_read, before_insert, after_insert, before_commit, after_commit,
     before_trim, after_trim                     from a stream to the ledger, in this order
+    worker.before_opening                       before a partition is opened as it is
+    worker.after_shut, after_refill, after_settle, after_reopen     steps of a restoration, in this order
     worker.before_buffer, worker.after_buffer   around bringing released units on sale
     worker.before_recall, worker.after_recall   around telling Redis of sales from the buffer
 """

@@ -147,7 +147,21 @@ def merge(chunks: Sequence[Chunk], taken: AbstractSet[EffectKey] | None = None) 
         batch.moves.append(Move(chunk.partition, chunk.start, chunk.end))
         for delivery in chunk.deliveries:
             _add(batch, chunk.partition, delivery, seen)
+        _keep_last(batch, chunk)
     return batch
+
+
+def _keep_last(batch: LedgerBatch, chunk: Chunk) -> None:
+    """Markers are not kept, but the last of a chunk: in a quiet stream nothing else may be left by which
+    a node shows that it has the ledger's own past."""
+    last = chunk.deliveries[-1]
+    if _is_marker(last):
+        batch.raw.append((chunk.partition, last.entry))
+
+
+def _is_marker(delivery: Delivery) -> bool:
+    event = delivery.event
+    return event is not None and event.kind is Kind.MARK and not delivery.problem
 
 
 def merge_late(
@@ -204,7 +218,7 @@ def _add(
         product_id = event.product_id if event else 0
         letter = (partition, delivery.entry, product_id, "", delivery.problem)
         batch.letters.append(Letter(*letter, shard_followed=delivery.shard_follows))
-    elif not (event and event.kind is Kind.MARK):  # a marker did nothing that could be done again
+    elif not _is_marker(delivery):  # it did nothing that could be done again
         batch.raw.append((partition, delivery.entry))
     if event is None or event.kind is Kind.OPENED:
         return

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-DECISION_CHARS_MAX = 3_000
 _TERMS = re.compile("([HPC]) ([0-9]{1,19}) ([0-9]{1,15}) ([-0-9:,?!]{1,2500})")
 _FURTHER_LINE = "L"
 _DECISION = re.compile(

@@ -38,12 +38,13 @@ class NodeUnfitError(StockError):
 class NotOpenableError(StockError):
     """A partition cannot be opened by comparing heads alone; the text says what differs.
 
-    `is_behind`: its head is at an earlier event than the ledger.
+    `may_be_past`: what it has may be no more than the ledger's past, because its head is at an earlier
+    event than the ledger, or because it was being restored.
     """
 
-    def __init__(self, text: str, *, is_behind: bool = False) -> None:
+    def __init__(self, text: str, *, may_be_past: bool = False) -> None:
         super().__init__(text)
-        self.is_behind = is_behind
+        self.may_be_past = may_be_past
 
 
 class RestorationPassedError(StockError):

@@ -13,6 +13,7 @@ from sharding.errors import (
     StockUnavailableError,
 )
 from sharding.events import BEFORE_ALL, EventId
+from sharding.lane import Node
 from sharding.outcomes import Reason
 from sharding.scripts import script
 
@@ -66,6 +67,8 @@ class PartitionHead(NamedTuple):
     """Of each MySQL server, in their order; none where there is no head."""
     is_degraded: bool = False
     """It was opened on a node without a replica, and what happens in it waits for none."""
+    was_opened: bool = False
+    """By the very call that returned this."""
 
     def stream(self, ledger: int) -> StreamState:
         """That of one server; UNKNOWN_STREAM where there is no head."""
@@ -191,6 +194,7 @@ class Partitions:
             number=number,
             partitions=self._partitions,
             is_degraded=degraded,
+            was_opened=True,
             streams=[UNKNOWN_STREAM._replace(last=EventId(generation, number))] * len(streams),
         )
 
@@ -265,6 +269,10 @@ class Partitions:
         )
         return reply[3] == 1
 
+    def node(self, partition: int) -> Node | None:
+        """The node that has a partition as far as is known; None: none has."""
+        return self._cluster.node_of(partition)
+
     def seen(self, partition: int) -> EventId:
         """The last event of a partition that this process knows of."""
         return self._cluster.seen(partition)
@@ -324,4 +332,5 @@ def _refusal(
             text = f"the ledger's last event {checkpoint} is not in its stream"
         case _:
             text = "it is empty, but the ledger has events of it"
-    return NotOpenableError(f"partition {partition}: {text}", is_behind=word == "behind")
+    may_be_past = word in ("behind", "half")
+    return NotOpenableError(f"partition {partition}: {text}", may_be_past=may_be_past)

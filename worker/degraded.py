@@ -23,9 +23,15 @@ SYNC_GRACE_S = 3.0
 log = structlog.get_logger()
 
 
-def is_left_alone(state: Replication, *, lacking_s: float) -> bool:
-    """Whether a node that has had no replica in sync for so long is not to wait for one any more."""
-    return not state.in_sync and (not state.known or lacking_s >= SYNC_GRACE_S)
+def is_left_alone(state: Replication, *, lacking_s: float, is_empty: bool = False) -> bool:
+    """Whether a node that has had no replica in sync for so long is not to wait for one any more.
+
+    `is_empty`: it has nothing of the partition. It may be new, and its replicas about to be introduced.
+    """
+    if state.in_sync or (is_empty and state.known):
+        return False
+    waits = state.known or is_empty
+    return not waits or lacking_s >= SYNC_GRACE_S
 
 
 class Replicas:
@@ -46,9 +52,12 @@ class Replicas:
         """Whether a partition that is shut is to be opened without a replica, because a failover has
         left its node with none; from then on the node writes without one."""
         # One that is being restored may have come here from another node in the middle of it.
-        if head.reason not in ("NEW_OWNER", "RESTORING") and not head.is_degraded:
-            return False
-        return await self._known(self._goes_on_alone(partition), partition)
+        if head.reason in ("NEW_OWNER", "RESTORING") or head.is_degraded:
+            return await self._known(self._goes_on_alone(partition), partition)
+        # A node that was promoted and then emptied cannot say so; a fresh one has replicas.
+        if head.reason == "NO_HEAD":
+            return await self._known(self._goes_on_alone(partition, is_empty=True), partition)
+        return False
 
     async def changes(self, partition: int, head: PartitionHead) -> bool:
         """Whether a partition that is open is to be opened once more, because it was degraded and its
@@ -65,13 +74,14 @@ class Replicas:
             return False
         return self._without_failover and await self._goes_on_alone(partition)
 
-    async def _goes_on_alone(self, partition: int) -> bool:
+    async def _goes_on_alone(self, partition: int, *, is_empty: bool = False) -> bool:
         node, state = await self._state(partition)
         if state.in_sync:
             await self._note_followed(node, state)
             return False
         since_s = self._lacking_since_s.setdefault(node, time.monotonic())
-        if not is_left_alone(state, lacking_s=time.monotonic() - since_s):
+        lacking_s = time.monotonic() - since_s
+        if not is_left_alone(state, lacking_s=lacking_s, is_empty=is_empty):
             return False
         await self._demand(node, state, alone=True)
         return True

@@ -28,7 +28,8 @@ OPENED_WITHIN_S = 3.0
 """How long a partition is waited for whose node answers and that its worker is about to open."""
 IN_CHARGE = 0
 """The partition whose worker does this for all."""
-ABOUT_TO_OPEN = "NEW_OWNER"
+ABOUT_TO_OPEN = ("NEW_OWNER", "NO_HEAD", "RESTORING")
+"""Reasons of heads that are shut and soon open again, as they are or restored."""
 
 log = structlog.get_logger()
 
@@ -178,5 +179,5 @@ class _Leave:
                 goal = self._goals.setdefault(partition, last.number)
                 if applied.get(partition, 0) >= goal:
                     self._done.add(partition)
-            elif head is None or not (may_open and head.reason == ABOUT_TO_OPEN):
+            elif head is None or not (may_open and head.reason in ABOUT_TO_OPEN):
                 self._done.add(partition)

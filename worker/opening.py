@@ -15,6 +15,7 @@ from ledger.openings import Openings
 from ledger.servers import PerServer, together
 from sharding.errors import NotOpenableError, RestorationPassedError, StockUnavailableError
 from sharding.events import BEFORE_ALL, EventId
+from sharding.lane import Node
 from sharding.partitions import Checkpoint, PartitionHead, Partitions
 from worker.freezes import PartitionFreezes
 from worker.metrics import WorkerMetrics
@@ -23,6 +24,8 @@ from worker.share import Shares
 
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 30.0
+PASSING_PAUSE_MAX_S = 2.0
+"""After what passes by itself: a node or a ledger that does not answer."""
 RESTORED_AT_ONCE = 4
 LEDGER_OLDER = "LEDGER_OLDER"
 """The reason that stands for a partition that knows of openings which the ledger does not."""
@@ -93,7 +96,7 @@ class Opener:
         `degraded`: its node has no replica, and nobody is to wait for one. One that is to be restored is
         shut until that is done, by itself. StockUnavailableError.
         """
-        refusal = self._refusals.setdefault(partition, _Refusal())
+        refusal = self._refusal(partition, head)
         if time.monotonic() < refusal.until_s or partition in self._restoring:
             return head
         try:
@@ -120,10 +123,11 @@ class Opener:
             if head.is_open:
                 self._note_refusal(partition, refusal, str(error))
             else:
-                self._begin_to_restore(partition, head, issued, error, degraded=degraded)
+                self._begin_to_restore(partition, head, issued, error, refusal, degraded=degraded)
             return head
         self._refusals.pop(partition, None)
-        self._note_opened(partition, head, opened, known=known)
+        if opened.was_opened:
+            self._note_opened(partition, head, opened, known=known)
         return opened
 
     def _note_opened(
@@ -179,6 +183,7 @@ class Opener:
         head: PartitionHead,
         issued: "_Issued",
         why: NotOpenableError,
+        refusal: "_Refusal",
         *,
         degraded: bool,
     ) -> None:
@@ -186,18 +191,17 @@ class Opener:
             partition,
             attempt=issued.generation,
             number=self._known(partition, head),
-            is_behind=why.is_behind,
+            may_be_past=why.may_be_past,
             why=str(why),
             degraded=degraded,
         )
-        task = asyncio.create_task(self._restore(case), name=f"restore {partition}")
+        task = asyncio.create_task(self._restore(case, refusal), name=f"restore {partition}")
         self._restoring[partition] = task
         task.add_done_callback(lambda _: self._restoring.pop(partition, None))
         self._metrics.restoring.set(len(self._restoring))
 
-    async def _restore(self, case: Case) -> None:
+    async def _restore(self, case: Case, refusal: "_Refusal") -> None:
         """What fails is begun anew: at once where another was faster, else after a pause."""
-        refusal = self._refusals.setdefault(case.partition, _Refusal())
         try:
             async with self._room:
                 await self._restorer.restore(case)
@@ -207,19 +211,36 @@ class Opener:
         except (RestorationPassedError, CheckpointMovedError):
             pass
         except (StockUnavailableError, LedgerError) as error:
-            self._note_refusal(case.partition, refusal, f"{case.why}; restoring it: {error}")
+            text = f"{case.why}; restoring it: {error}"
+            self._note_refusal(case.partition, refusal, text, pause_max_s=PASSING_PAUSE_MAX_S)
         except Exception as error:  # one partition must not end the upkeep of all others
             self._note_refusal(case.partition, refusal, f"{case.why}; restoring it: {error!r}")
             log.error("restoring failed", partition=case.partition, exc_info=error)
         finally:
             self._metrics.restoring.set(len(self._restoring) - 1)
 
-    def _note_refusal(self, partition: int, refusal: "_Refusal", text: str) -> None:
+    def _refusal(self, partition: int, head: PartitionHead) -> "_Refusal":
+        """What is known of the partition as it is: shut for another reason, or on another node, it is
+        tried at once."""
+        of = (head.reason, self._partitions.node(partition))
+        known = self._refusals.get(partition)
+        if known is None or known.of != of:
+            known = self._refusals[partition] = _Refusal(of, "" if known is None else known.text)
+        return known
+
+    def _note_refusal(
+        self,
+        partition: int,
+        refusal: "_Refusal",
+        text: str,
+        *,
+        pause_max_s: float = PAUSE_MAX_S,
+    ) -> None:
         """Said once per partition until it is opened or the text changes."""
         self._metrics.failures.labels("not_openable").inc()
         if refusal.text != text:
             log.error("partition cannot be opened", partition=partition, why=text)
-        refusal.again(text, time.monotonic())
+        refusal.again(text, time.monotonic(), pause_max_s=pause_max_s)
 
 
 class _Issued(NamedTuple):
@@ -231,14 +252,16 @@ class _Issued(NamedTuple):
 
 
 class _Refusal:
-    """A partition that could not be opened, and when to try again."""
+    """A partition that could not be opened, and when to try again. Pure: time is passed in."""
 
-    def __init__(self) -> None:
-        self.text = ""
+    def __init__(self, of: tuple[str, Node | None], text: str = "") -> None:
+        """`of`: why its head is not open, and its node. `text`: what was said of it last."""
+        self.of = of
+        self.text = text
         self.until_s = 0.0
         self._pause_s = PAUSE_FIRST_S
 
-    def again(self, text: str, now_s: float) -> None:
+    def again(self, text: str, now_s: float, *, pause_max_s: float) -> None:
         self.text = text
-        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+        self._pause_s = min(self._pause_s * 2, pause_max_s)
         self.until_s = now_s + self._pause_s

@@ -28,7 +28,7 @@ class Case:
     """The generation that it was issued."""
     number: int
     """Of the last event that this worker knows of."""
-    is_behind: bool
+    may_be_past: bool
     """The node's last event may be one that the ledger has, too."""
     why: str
     degraded: bool = False
@@ -57,7 +57,7 @@ class Restorer:
         RestorationPassedError: another attempt was faster, or the node has changed.
         """
         partition = case.partition
-        forgets = not (case.is_behind and await self._is_past(partition))
+        forgets = not (case.may_be_past and await self._is_past(partition))
         shut = await self._restoring.shut(
             partition,
             attempt=case.attempt,
@@ -104,17 +104,11 @@ class Restorer:
 
     async def _is_past(self, partition: int) -> bool:
         """Whether the ledger has applied the last entry of each stream, so all that came before it."""
-        newest = [
-            await self._restoring.newest(partition, ledger=index)
-            for index in range(len(self._states))
-        ]
-        told = [next(filter(_tells, entries), None) for entries in newest]
-        return all(
-            [
-                entry is not None and await server.is_applied(partition, entry)
-                for server, entry in zip(self._states.all, told, strict=True)
-            ]
-        )
+        for index, server in enumerate(self._states.all):
+            newest = await self._restoring.newest(partition, ledger=index)
+            if not await _has_applied(server, partition, newest):
+                return False
+        return True
 
     def _tell(self, case: Case, work: "_Work", opened: Entry, *, lost: int) -> None:
         self._metrics.restored.inc()
@@ -132,10 +126,19 @@ class Restorer:
         )
 
 
-def _tells(entry: Entry) -> bool:
-    """Markers are not kept by the ledger, and change nothing."""
-    kinds = entry.fields[1::2][entry.fields[::2].index(b"kind")] if b"kind" in entry.fields else b""
-    return kinds != Kind.MARK.encode()
+async def _has_applied(server: PartitionStates, partition: int, newest: Sequence[Entry]) -> bool:
+    """Of markers few are kept, and those above an entry that was applied change nothing."""
+    for entry in newest:
+        if await server.is_applied(partition, entry):
+            return True
+        if not _is_marker(entry):
+            return False
+    return False
+
+
+def _is_marker(entry: Entry) -> bool:
+    fields = dict(zip(entry.fields[::2], entry.fields[1::2], strict=False))
+    return fields.get(b"kind") == Kind.MARK.encode()
 
 
 class _Work:

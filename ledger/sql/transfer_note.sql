@@ -1,7 +1,7 @@
 INSERT INTO shard_transfer (partition_id, product_id, peer, is_out, number, open_units, epoch, moved) VALUES
 {rows}
 ON DUPLICATE KEY UPDATE
-    number = VALUES(number),
-    open_units = VALUES(open_units),
-    moved = IF(epoch = VALUES(epoch), moved, 0) + VALUES(moved),
-    epoch = VALUES(epoch)
+    open_units = IF(VALUES(number) >= number, VALUES(open_units), open_units),
+    number = GREATEST(number, VALUES(number)),
+    moved = IF(VALUES(epoch) > epoch, 0, moved) + IF(VALUES(epoch) < epoch, 0, VALUES(moved)),
+    epoch = GREATEST(epoch, VALUES(epoch))

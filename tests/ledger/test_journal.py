@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ledger import raw_events
+from ledger import literals, raw_events
+from ledger.batch import TransferNote, TransferSide
 from ledger.checkpoints import Checkpoints
 from ledger.database import Database, Transaction
 from ledger.dead_letters import DeadLetterRow, DeadLetters
@@ -19,6 +20,7 @@ from ledger.metrics import LedgerMetrics
 from ledger.products import Products
 from ledger.raw_events import RawEvents
 from ledger.settings import MysqlUrl
+from ledger.statements import with_rows
 from sharding.events import EventId, Kind
 from sharding.partitions import Entry
 from tests.chaos.proxy import MysqlProxy
@@ -586,6 +588,27 @@ async def test_thousands_of_products_fit_one_batch(
     sql = "SELECT SUM(sold_count) FROM product_inventory WHERE product_id >= %s"
     sold = await fetch(database, sql, base)
     assert sold == [(1_200,)]
+
+
+async def test_what_is_known_of_transfers_does_not_go_back_when_an_event_comes_late(
+    database: Database,
+) -> None:
+    """As a retried letter does; a number that was forgotten would be used again."""
+    side = TransferSide(3, 7_654_321, 5, is_out=True)
+    notes = [
+        TransferNote(7, 0, epoch=2, moved=40),
+        TransferNote(6, 10, epoch=2, moved=10),
+        TransferNote(2, 4, epoch=1, moved=4),
+    ]
+
+    async def run(transaction: Transaction) -> None:
+        for each in notes:
+            rows = [literals.transfer_note_row(side, each)]
+            await transaction.bulk(with_rows("transfer_note", rows))
+
+    await database.transaction(run)
+    sql = "SELECT number, open_units, epoch, moved FROM shard_transfer WHERE product_id = %s"
+    assert await fetch(database, sql, side.product_id) == [(7, 0, 2, 50)]
 
 
 async def test_raw_entries_are_kept_and_forgotten_by_age(

@@ -102,7 +102,7 @@ async def _open(shop: Shop, process: Process, partition: int, *, above: int) -> 
     try:
         await process.partitions.open(partition, [checkpoint], opening=opening)
     except NotOpenableError as error:
-        await _restore(shop, process, Case(partition, opening, 0, error.is_behind, str(error)))
+        await _restore(shop, process, Case(partition, opening, 0, error.may_be_past, str(error)))
 
 
 class _Restorer(Restorer):

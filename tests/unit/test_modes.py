@@ -9,8 +9,7 @@ from sharding.events import EventId
 from sharding.partitions import UNKNOWN_STREAM, PartitionHead
 from worker.leaving import _Leave
 
-SHUT = PartitionHead(is_open=False, reason="NO_HEAD", generation=0, number=0, partitions=0)
-MOVED = SHUT._replace(reason="NEW_OWNER", number=9)
+SHUT = PartitionHead(is_open=False, reason="CORRUPT", generation=0, number=0, partitions=0)
 
 
 def open_at(number: int) -> PartitionHead:
@@ -66,9 +65,10 @@ def test_a_partition_that_goes_away_before_it_is_drained_is_not_waited_for_any_m
     assert leave.waited_for(range(1)) == []
 
 
-def test_a_partition_that_is_about_to_be_opened_is_waited_for_a_while() -> None:
-    leave = _Leave(1, 0.0)
-    leave.look({0: MOVED, 1: MOVED}, {}, may_open=True)
+@pytest.mark.parametrize("reason", ["NEW_OWNER", "NO_HEAD", "RESTORING"])
+def test_a_partition_that_is_about_to_be_opened_is_waited_for_a_while(reason: str) -> None:
+    leave, shut = _Leave(1, 0.0), SHUT._replace(reason=reason)
+    leave.look({0: shut, 1: shut}, {}, may_open=True)
     assert leave.waited_for(range(2)) == [0, 1]
-    leave.look({0: open_at(10), 1: MOVED}, {0: 10}, may_open=False)
+    leave.look({0: open_at(10), 1: shut}, {0: 10}, may_open=False)
     assert leave.waited_for(range(2)) == []

@@ -24,6 +24,7 @@ from ledger.servers import PerServer
 from ledger.service_events import Notice, ServiceEventKind, publish
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import BEFORE_ALL, EventId
+from sharding.lane import Node
 from sharding.outcomes import Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, PartitionHead, StreamState
 from tests.ledger.conftest import (
@@ -42,7 +43,7 @@ from worker.drain import Drain
 from worker.freezes import PartitionFreezes
 from worker.keeper import Keeper
 from worker.metrics import WorkerMetrics
-from worker.opening import Opener
+from worker.opening import PASSING_PAUSE_MAX_S, PAUSE_MAX_S, Opener, _Refusal
 from worker.restoring import Case
 from worker.settings import WorkerSettings
 from worker.share import Share, Shares
@@ -72,6 +73,7 @@ class FakePartitions:
         self.applied: dict[int, int] = {}
         self.notes = 0
         self.behind: set[int] = set()
+        self.nodes: dict[int, Node] = {}
         self.moved = asyncio.Event()
 
     def _reach(self, partition: int) -> None:
@@ -110,7 +112,7 @@ class FakePartitions:
         self.closed.discard(partition)
         # Before the answer is here, the worker's own drain may have read the opening.
         self.seen_last[partition] = EventId(opening, stream.number)
-        return await self.head(partition)
+        return (await self.head(partition))._replace(was_opened=True)
 
     async def replicated(self, partition: int, *, ledger: int, last: EventId) -> bool:
         self._reach(partition)
@@ -125,6 +127,9 @@ class FakePartitions:
 
     async def trim(self, partition: int, *, ledger: int, below: EventId) -> int:
         return 0
+
+    def node(self, partition: int) -> Node:
+        return self.nodes.get(partition, ("127.0.0.1", 1))
 
     def seen(self, partition: int) -> EventId:
         return self.seen_last.get(partition, BEFORE_ALL)
@@ -511,6 +516,28 @@ async def test_a_partition_that_comes_back_is_opened_without_its_old_pause(
     bench.share.lease(frozenset({3}), float("inf"))
     await bench.keeper._tick()
     assert partitions.opening_attempts == 2
+
+
+async def test_a_partition_that_is_on_another_node_is_opened_without_its_old_pause(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench = Bench(database, partitions)
+    partitions.closed = {3}
+    await bench.keeper._tick()
+    await bench.keeper._tick()
+    assert partitions.opening_attempts == 1
+    partitions.nodes[3] = ("127.0.0.1", 2)
+    await bench.keeper._tick()
+    assert partitions.opening_attempts == 2
+
+
+def test_what_passes_by_itself_is_tried_again_every_two_seconds() -> None:
+    refusal = _Refusal(("NEW_OWNER", None))
+    for _ in range(10):
+        refusal.again("its node does not answer", 100.0, pause_max_s=PASSING_PAUSE_MAX_S)
+    assert refusal.until_s == 102.0
+    refusal.again("its head is behind the ledger", 100.0, pause_max_s=PAUSE_MAX_S)
+    assert refusal.until_s == 104.0
 
 
 async def test_a_partition_that_cannot_be_opened_is_told_once_and_tried_more_and_more_rarely(

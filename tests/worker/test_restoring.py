@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -231,6 +232,62 @@ async def test_a_node_that_is_merely_behind_keeps_what_it_has_and_hears_the_rest
     assert all(answer.replayed for answer in await sell(world, product, late))
     await sell_out(world, product, left=59)
     await assert_balanced(world, product)
+
+
+async def test_a_quiet_node_that_is_behind_keeps_what_it_has(
+    world: World, worker: WorkerProcess
+) -> None:
+    """Of its stream only an audit's marker is left; all that tells of sales was trimmed."""
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    early = await sell(world, product, fresh_request_ids(1))
+    await shards_of(world, product, shards=1).mark(partition, epoch=1)
+    await drained(world)
+    await world.partitions.trim(partition, ledger=0, below=await last_event(world, partition))
+    await set_back_by_a_sale(world, product, partition)
+    assert restored_keeping(worker, partition) == [True]
+    assert early[0].outcome is Outcome.DEDUCTED
+    await sell_out(world, product, left=58)
+    await assert_balanced(world, product)
+
+
+async def test_what_a_node_has_is_kept_also_when_its_restoration_is_interrupted(
+    world: World, worker: WorkerProcess, start_worker: StartWorker
+) -> None:
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    await sell(world, product, fresh_request_ids(1))
+    await drained(world)
+    with worker.paused():
+        doomed = start_worker(FAILPOINTS="worker.after_refill=kill")
+        await eventually(lambda: doomed.owns(PARTITIONS))
+        snapshot = await dump(world, partition)
+        await sell(world, product, fresh_request_ids(1))
+        await drained(world)
+        opened = await generations(world, [partition])
+        await set_back(world, partition, snapshot)
+        assert await doomed.ended() == -9
+    await all_restored(world, opened)
+    assert restored_keeping(worker, partition) == [True]
+    await sell_out(world, product, left=58)
+    await assert_balanced(world, product)
+
+
+async def set_back_by_a_sale(world: World, product: int, partition: int) -> None:
+    """The node comes back as it was before its last sale, which the ledger has."""
+    snapshot, opened = await dump(world, partition), await generations(world, [partition])
+    await sell(world, product, fresh_request_ids(1))
+    await drained(world)
+    await set_back(world, partition, snapshot)
+    await all_restored(world, opened)
+
+
+def restored_keeping(worker: WorkerProcess, partition: int) -> list[bool]:
+    """Whether the last restoration of a partition that a worker tells of has kept what the node had."""
+    lines = map(json.loads, worker.log.read_text().splitlines())
+    restored = "partition restored from the ledger"
+    found = [e for e in lines if (e["event"], e.get("partition")) == (restored, partition)]
+    return [bool(each["kept_records"]) for each in found][-1:]
 
 
 async def test_a_stream_that_has_parted_from_the_ledger_goes_and_its_losses_are_told(
