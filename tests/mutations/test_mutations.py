@@ -109,7 +109,7 @@ MUTATIONS = {
     ),
     "the wait for a replica": Mutation(
         "cluster.py",
-        'return self.settings.durability == "replicated"',
+        "return self.settings.confirms",
         "return False",
         "test_fence.py::test_what_no_replica_confirms_is_unknown_and_not_accepted",
     ),
