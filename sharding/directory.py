@@ -1,6 +1,6 @@
 """Which layout a product has, as its partitions remember it."""
 
-from asyncio import gather
+from asyncio import gather, timeout
 
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
@@ -10,6 +10,8 @@ from sharding.placement import Layout, base_partition, is_shard_count
 from sharding.scripts import script
 
 _LISTING = script("listing")
+PRESENT_S = 0.5
+"""How long who only looks waits for a partition, once it is known that one does not answer."""
 _COPIES = (2, 3)
 """A product of 2, 3 or a multiple of them has shards a half and a third of the partitions away."""
 
@@ -96,6 +98,34 @@ class Directory:
             newest.is_copy = True
             return newest
 
+    async def find_present(self, product_id: int) -> Listing | None:
+        """The newest listing of those partitions that answer within PRESENT_S; good for looking alone.
+
+        StockUnavailableError if none has one and one does not answer.
+        """
+        partitions = self._cluster.settings.partitions
+        base = base_partition(product_id, partitions)
+        asked = (base, *((base + partitions // share) % partitions for share in _COPIES))
+        said = await gather(*(self._soon(each, product_id) for each in asked))
+        known = [each for each in said if isinstance(each, Listing)]
+        if known:
+            return max(known, key=lambda listing: listing.layout.version)
+        for each in said:
+            if isinstance(each, StockUnavailableError):
+                raise each
+        return None
+
+    async def _soon(
+        self, partition: int, product_id: int
+    ) -> Listing | StockUnavailableError | None:
+        try:
+            async with timeout(PRESENT_S):
+                return await self._listing(partition, product_id, hasty=True)
+        except TimeoutError:
+            return StockUnavailableError(Reason.NOT_EXECUTED, f"p{partition:02d} is silent")
+        except StockUnavailableError as error:
+            return error
+
     async def at_base(self, product_id: int) -> Listing | None:
         """What the partition says that decides about the product. StockUnavailableError."""
         base = base_partition(product_id, self._cluster.settings.partitions)
@@ -107,11 +137,13 @@ class Directory:
         except StockUnavailableError:
             return None
 
-    async def _listing(self, partition: int, product_id: int) -> Listing | None:
+    async def _listing(
+        self, partition: int, product_id: int, *, hasty: bool = False
+    ) -> Listing | None:
         tag = self._cluster.tags[partition]
         key = keys.product_info(tag, product_id)
         reply = await self._cluster.run(
-            _LISTING, partition, [keys.head(tag), key], (), lane=LaneKind.READ
+            _LISTING, partition, [keys.head(tag), key], (), lane=LaneKind.READ, hasty=hasty
         )
         flat = reply[3]
         assert isinstance(flat, list)

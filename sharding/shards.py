@@ -1,7 +1,7 @@
 """One product's shards, script call by script call. No decisions here; those are in stock.py and
 shortage.py."""
 
-from asyncio import gather
+from asyncio import gather, timeout
 from collections.abc import Awaitable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from msgpack import packb
 
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
+from sharding.directory import PRESENT_S
 from sharding.errors import StockUnavailableError
 from sharding.events import Counts, EventId, Repair, Status
 from sharding.outcomes import Reason, State
@@ -522,7 +523,7 @@ class Shards:
         return found[:serving] + [each for each in found[serving:] if each.epoch >= epoch]
 
     async def read_present(self) -> Present:
-        """Read the shards that answer; those that are away or shut are not waited for.
+        """Read the shards that answer within PRESENT_S; those that are away or shut are not waited for.
 
         StockUnavailableError if none of the layout's does; MissingShardError.
         """
@@ -737,6 +738,9 @@ async def _or_away(
     reading: Awaitable[ShardReading | None],
 ) -> ShardReading | StockUnavailableError | None:
     try:
-        return await reading
+        async with timeout(PRESENT_S):
+            return await reading
+    except TimeoutError:
+        return StockUnavailableError(Reason.NOT_EXECUTED, "a shard is silent")
     except StockUnavailableError as error:
         return error

@@ -63,7 +63,7 @@ class Stock:
         self._cluster = cluster
         self._tasks = Tasks()
         partitions = cluster.settings.partitions
-        directory = Directory(cluster)
+        self._directory = directory = Directory(cluster)
         context = HomeContext(cluster, metrics, self._tasks, self._reroute)
         self._catalogue = Catalogue(directory, context)
         self._corrections = Corrections(self._catalogue, partitions=partitions)
@@ -134,20 +134,18 @@ class Stock:
         raise StockUnavailableError(reason, f"product {product_id}")
 
     async def read_present(self, product_id: int) -> ProductStock | None:
-        """The live counts of the shards that answer at once, which is not exact; `unread` names the
+        """The live counts of the shards that answer soon, which is not exact; `unread` names the
         others. None if the product was never loaded. StockUnavailableError, also if no shard answers."""
-        product = await self._catalogue.find(product_id)
-        if product is None:
+        listing = await self._directory.find_present(product_id)
+        if listing is None:
             return None
-        listing = product.listing
+        shards = Shards(self._cluster, product_id, listing.layout, earlier=listing.earlier)
         try:
-            seen = await product.shards.read_present()
+            seen = await shards.read_present()
         except MissingShardError:
-            self._catalogue.forget(product_id)
             raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
         serving = seen.readings[: listing.layout.shards]
         if any(each and each.layout != listing.layout.version for each in serving):
-            self._catalogue.forget(product_id)
             raise StockUnavailableError(Reason.LAYOUT_CHANGING, f"product {product_id}")
         return _product_stock(product_id, listing, seen.readings, exact=False, unread=seen.unread)
 

@@ -126,12 +126,12 @@ async def test_any_other_try_is_not_executed_and_says_so(half: Half, load: LoadP
     )
 
 
+@pytest.mark.parametrize("lost", [0, 1])
 async def test_the_shards_that_answer_are_counted_and_the_others_named(
-    half: Half, load: LoadProduct
+    half: Half, load: LoadProduct, lost: int
 ) -> None:
     product = await load(*[30] * SHARDS)
-    assert (await half.stock.read(product)) is not None
-    half.lose(node_of(half.cluster, product, 1))
+    half.lose(node_of(half.cluster, product, lost))
     away = [s for s in range(SHARDS) if node_of(half.cluster, product, s) == NOBODY_LISTENS]
     seen = await half.stock.read_present(product)
     assert seen is not None
@@ -144,11 +144,25 @@ async def test_the_shards_that_answer_are_counted_and_the_others_named(
     assert (healed.available, healed.exact, healed.unread) == (180, True, ())
 
 
+async def test_shards_that_are_silent_are_named_by_a_process_that_never_met_the_product(
+    half: Half, services: LocalStack, load: LoadProduct
+) -> None:
+    product = await load(*[30] * SHARDS)
+    stuck = node_of(half.cluster, product, 0)
+    (node,) = [each for each in services.redis if each.port == stuck.port]
+    node.process.pause()
+    try:
+        seen = await half.stock.read_present(product)
+    finally:
+        node.process.resume()
+    assert seen is not None
+    assert (seen.available, len(seen.unread)) == (120, 2)
+
+
 async def test_a_product_of_which_no_shard_answers_has_no_counts(
     half: Half, load: LoadProduct
 ) -> None:
     product = await load(30)
-    await half.stock.read(product)
     half.lose(node_of(half.cluster, product, 0))
     with pytest.raises(StockUnavailableError):
         await half.stock.read_present(product)
