@@ -34,6 +34,8 @@ LIKELY_SEEDS = (6, 23, 53)
 SEEDS_MAX = 400
 TIMES = re.compile(rb"\b1[0-9]{12}\b")
 """Milliseconds since 1970."""
+IDENTITY = re.compile(rb"[0-9a-f]{40}")
+"""Of a node."""
 CLOCKS_DIFFER_MS = 20
 """So far apart may be the times at which both run a call."""
 MASKED = frozenset((b"at", b"owner"))
@@ -109,10 +111,22 @@ class Pair:
         self._partitions = {tag.encode(): i for i, tag in enumerate(cluster.tags)}
         engine = LuaEngine()
         self._fakes = [FakeNode(i, engine, time.time) for i in range(PARTITIONS)]
+        self._identities: dict[int, bytes] = {}
+        """Of the real nodes, by partition."""
 
     async def both(self, key: bytes, *words: bytes) -> tuple[object, object]:
         """What the real node and the fake one that have the key answer."""
-        return await self.real(key, *words), self.fake(key, *words)
+        return await self.real(key, *await self._to_real(key, words)), self.fake(key, *words)
+
+    async def _to_real(self, key: bytes, words: Sequence[bytes]) -> Words:
+        """A call that names the fake node, as it names the real one."""
+        partition = self._partition(key)
+        if partition not in self._identities:
+            identity = await self.real(key, b"CLUSTER", b"MYID")
+            assert isinstance(identity, bytes)
+            self._identities[partition] = identity
+        named = self._fakes[partition].identity
+        return [word.replace(named, self._identities[partition]) for word in words]
 
     async def same(self, key: bytes, *words: bytes) -> object:
         """Their answer, which is the same."""
@@ -174,6 +188,8 @@ def comparable(reply: object) -> object:
     if isinstance(reply, ReplyError):
         return "error", str(reply).partition(" ")[0]
     if isinstance(reply, bytes):
+        if IDENTITY.fullmatch(reply):
+            return "identity"
         return TIMES.sub(b"time", reply)
     if isinstance(reply, int):
         return "time" if TIMES.fullmatch(b"%d" % reply) else reply
