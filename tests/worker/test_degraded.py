@@ -143,7 +143,11 @@ async def test_a_promoted_node_sells_without_a_replica_until_it_has_one(
     await eventually(lambda: degraded(world))
     assert await demanded(replica) == 0
     accepted += await sell(world, product, 40)
-    assert await outcomes(world, recalled, 12) == {Outcome.FROZEN}
+
+    async def is_frozen() -> bool:
+        return await outcomes(world, recalled, 12) == {Outcome.FROZEN}
+
+    await eventually(is_frozen)
     alone = await degraded(world)
 
     async def is_shown() -> bool:

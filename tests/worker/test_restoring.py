@@ -170,6 +170,11 @@ async def test_an_emptied_cluster_sells_on_to_the_last_unit(
     await assert_balanced(world, product)
 
 
+async def is_decidable(orders: Orders, order_id: int) -> bool:
+    """Whether a restored order's lines have been asked."""
+    return (await orders.get(order_id)).outcome is not Outcome.UNAVAILABLE
+
+
 async def test_orders_outlive_a_loss_however_long_they_are_held(
     world: World, busy: Busy, orders: Orders
 ) -> None:
@@ -177,6 +182,8 @@ async def test_orders_outlive_a_loss_however_long_they_are_held(
     await write(world.database, "DELETE FROM raw_event")
     await lose_everything(world)
     (alone, one), (apart, _), (extended, _), (limited, _) = busy.held.items()
+    for order_id in (alone, apart, extended, limited):
+        await eventually(lambda order_id=order_id: is_decidable(orders, order_id))
     assert (await orders.confirm(apart)).outcome is Outcome.CONFIRMED
     assert (await orders.release(alone, product_id=one)).outcome is Outcome.RELEASED
     assert (await orders.get(extended)).outcome is Outcome.HELD
