@@ -215,6 +215,11 @@ async def next_of(events):  # type: ignore[no-untyped-def]
     return event
 
 
+async def on_sale_again(shop: Shop, product: int) -> None:
+    """The doctor, whom other tests ask, looks at every product."""
+    await shop.caller.unfreeze(product, reason="the test is over", actor="ann")
+
+
 async def test_what_is_held_of_a_frozen_product_expires_in_time(shop: Shop) -> None:
     product = await shop.on_sale(10)
     (order,) = new_order_ids(1)
@@ -227,6 +232,7 @@ async def test_what_is_held_of_a_frozen_product_expires_in_time(shop: Shop) -> N
     await until(is_back, what="the hold has expired", within_s=APPLIED_WITHIN_S)
     stock = await shop.caller.get_stock(product)
     assert (stock.available, stock.held, stock.sold, stock.frozen) == (10, 0, 0, True)
+    await on_sale_again(shop, product)
 
 
 async def test_a_freeze_outlives_the_servers_that_know_of_it(shop: Shop) -> None:
@@ -236,3 +242,4 @@ async def test_a_freeze_outlives_the_servers_that_know_of_it(shop: Shop) -> None
         await strike(process, after_s=0)
     with pytest.raises(Frozen):
         await shop.caller.deduct(product, 1)
+    await on_sale_again(shop, product)

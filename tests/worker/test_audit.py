@@ -175,8 +175,8 @@ async def test_every_shard_is_audited_round_after_round(
     assert await worker.metric("inventory_worker_audit_markers_total")
     sql = "SELECT COUNT(*) FROM dead_letter WHERE product_id = %s"
     assert await fetch(world.database, sql, product) == [(0,)]
-    marks = "FROM raw_event WHERE fields LIKE '%%mark%%'"
-    ((kept,),) = await fetch(world.database, f"SELECT COUNT(*) {marks}")
+    marks = "FROM raw_event WHERE fields LIKE '%%mark%%' AND fields LIKE CONCAT('%%', %s, '%%')"
+    ((kept,),) = await fetch(world.database, f"SELECT COUNT(*) {marks}", str(product))
     assert kept < (await worker.metric("inventory_worker_audit_markers_total") or 0)
 
 

@@ -579,10 +579,15 @@ async def test_a_ledger_without_what_it_had_applied_is_told_and_nothing_is_copie
         await eventually(lambda: is_noted(world, partition))
     with worker.paused():
         for table in tables:
+            await write(world.database, f"CREATE TABLE newest_{table} AS SELECT * FROM {table}")
             await write(world.database, f"REPLACE INTO {table} SELECT * FROM backup_{table}")
         await empty(world, [partition])
     await eventually(lambda: is_shown(worker, "LEDGER_OLDER"))
     assert not (await world.partitions.head(partition)).is_open
+    for table in tables:
+        await write(world.database, f"REPLACE INTO {table} SELECT * FROM newest_{table}")
+    await eventually(lambda: is_open(world, partition))
+    await sell_out(world, product, left=50)
 
 
 async def test_a_ledger_that_is_older_than_the_live_stock_is_told_and_nothing_is_copied_from_it(
