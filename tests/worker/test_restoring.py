@@ -58,6 +58,7 @@ async def orders(world: World) -> AsyncIterator[Orders]:
 
 @pytest.fixture(scope="module")
 async def busy(world: World, worker: WorkerProcess, orders: Orders) -> Busy:
+    await lose_everything(world)  # also what other tests did behind the ledger's back
     return await busy_world(world, orders)
 
 
