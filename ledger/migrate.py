@@ -61,6 +61,8 @@ async def migrate(database: Database, wanted: list[Migration] | None = None) -> 
             missing = _missing(all_wanted, await _applied(transaction))
             for migration in missing:
                 await _apply(transaction, migration)
+            # Whoever has the lock next must see the last one.
+            await transaction.execute(statement("migration_commit"))
         finally:
             await transaction.row(statement("migration_unlock"))
         return missing
