@@ -13,15 +13,23 @@ class TrimPlan:
     def __init__(self, lag_s: float) -> None:
         self._lag_s = lag_s
         self._notes: deque[tuple[float, EventId]] = deque()
+        self._latest: tuple[float, EventId] | None = None
+        """What came too soon after the last note; it becomes one if nothing follows."""
 
     def applied(self, event_id: EventId, now_s: float) -> None:
         """The checkpoint stands at `event_id` now; `now_s` on a clock that only goes forward."""
         if not self._notes or now_s - self._notes[-1][0] >= NOTE_EVERY_S:
             self._notes.append((now_s, event_id))
+            self._latest = None
+        else:
+            self._latest = now_s, event_id
 
     def due(self, now_s: float) -> EventId | None:
         """Entries strictly below it have been applied for the lag at least; told once."""
         found = None
+        if self._latest and now_s - self._latest[0] >= NOTE_EVERY_S:
+            self._notes.append(self._latest)
+            self._latest = None
         while self._notes and now_s - self._notes[0][0] >= self._lag_s:
             found = self._notes.popleft()[1]
         return found
