@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -22,10 +21,8 @@ from tests.waiting import eventually
 from tests.worker.conftest import (
     PARTITIONS,
     StartWorker,
-    WorkerProcess,
     World,
     all_open,
-    launch,
     world_on,
 )
 from worker.degraded import Replicas
@@ -49,20 +46,6 @@ async def stack() -> AsyncIterator[LocalStack]:
 async def world(stack: LocalStack) -> AsyncIterator[World]:
     async with world_on(stack) as made:
         yield made
-
-
-@pytest.fixture
-async def start_worker(world: World, tmp_path: Path) -> AsyncIterator[StartWorker]:
-    started: list[WorkerProcess] = []
-
-    def start(**settings: str) -> WorkerProcess:
-        started.append(launch(world, tmp_path / f"worker-{len(started)}.log", settings))
-        return started[-1]
-
-    yield start
-    for worker in started:
-        worker.process.kill()
-        worker.process.wait()
 
 
 async def role(node: RedisNode) -> tuple[str, object]:
