@@ -279,8 +279,6 @@ class Facts:
     peers: Sides = field(default_factory=dict)
     """What the other shards know of transfers from here and to here; the sides are theirs."""
     repairs: dict[int, int] = field(default_factory=dict)
-    partitions: dict[int, set[int]] = field(default_factory=dict)
-    """Those with a shard of the product's epoch."""
     sold: dict[int, int] = field(default_factory=dict)
     """Units of the shards' epoch."""
     newest_layout: dict[int, int] = field(default_factory=dict)
@@ -312,11 +310,10 @@ async def _facts(transaction: Transaction, partition: int, rows: Sequence[KnownS
     epochs = {row.product_id: row.product_epoch for row in rows}
     for piece in _pieces(sorted(epochs)):
         sql = placeholders("restore_siblings", len(piece))
-        for product_id, sibling, epoch, sold, layout in await transaction.rows(sql, piece):
+        for product_id, epoch, sold, layout in await transaction.rows(sql, piece):
             if epoch == epochs[product_id]:
                 newest = facts.newest_layout
                 newest[product_id] = max(newest.get(product_id, 0), layout)
-                facts.partitions.setdefault(product_id, set()).add(sibling)
                 facts.sold[product_id] = facts.sold.get(product_id, 0) + sold
         sql = placeholders("restore_resharded", len(piece))
         facts.resharded |= {found for (found,) in await transaction.rows(sql, piece)}
@@ -350,7 +347,7 @@ def state_of(
         product_id = row.product_id
         corrections = list(_corrections(row, partition, facts))
         state.corrections += corrections
-        state.shards.append(_shard(row, facts, corrections, partitions))
+        state.shards.append(_shard(row, facts, corrections))
         state.began[product_id] = row.began
         is_base = base_partition(product_id, partitions) == partition
         if is_base:
@@ -410,9 +407,7 @@ def _transfers(
     return found
 
 
-def _shard(
-    row: KnownShard, facts: Facts, corrections: Sequence[Correction], partitions: int
-) -> ShardState:
+def _shard(row: KnownShard, facts: Facts, corrections: Sequence[Correction]) -> ShardState:
     return ShardState(
         product_id=row.product_id,
         epoch=row.epoch,
@@ -428,11 +423,11 @@ def _shard(
         repaired=facts.repairs.get(row.product_id, 0),
         freeze=Freeze(row.freeze_version, frozen=bool(row.frozen)),
         transfers=_transfers(facts.own.get(row.product_id, {}), corrections),
-        listing=_listing(row, facts, partitions),
+        listing=_listing(row, facts),
     )
 
 
-def _listing(row: KnownShard, facts: Facts, partitions: int) -> dict[str, int | str]:
+def _listing(row: KnownShard, facts: Facts) -> dict[str, int | str]:
     """As a load writes it."""
     # When it was closed, the product's row took over what its shards had sold.
     is_over = row.status == State.CLOSED
@@ -442,7 +437,7 @@ def _listing(row: KnownShard, facts: Facts, partitions: int) -> dict[str, int | 
         "shards": row.product_shards,
         "epoch": row.product_epoch,
         "former": row.former,
-        "earlier": _earlier(row, facts, partitions),
+        "earlier": _earlier(row, facts),
         "buffer": row.buffer,
         "sold_before": row.sold_before - sold,
         "max_per_user": row.max_per_user,
@@ -461,15 +456,10 @@ def _coming(row: KnownShard, facts: Facts) -> dict[str, int | str]:
     return {"next_layout": change.version, "next_shards": change.shards}
 
 
-def _earlier(row: KnownShard, facts: Facts, partitions: int) -> str:
-    """Former shard counts of this epoch: those of which it has shards that its layout does not have."""
-
-    def places(shards: int) -> set[int]:
-        layout = Layout(0, shards)
-        return set(layout.all_partitions(product_id=row.product_id, partitions=partitions))
-
-    retired = facts.partitions.get(row.product_id, set()) - places(row.product_shards)
-    return " ".join(each for each in row.former.split() if places(int(each)) & retired)
+def _earlier(row: KnownShard, facts: Facts) -> str:
+    """All former shard counts that may be of this epoch: other partitions' events that tell may not
+    be applied yet. A shard of another epoch counts for nothing wherever it is read."""
+    return row.former if row.product_id in facts.resharded else ""
 
 
 def _memories(entry: Entry, partition: int) -> list[Memory]:

@@ -14,12 +14,18 @@ POLL_S = 0.02
 async def eventually(
     condition: Callable[[], T | Awaitable[T]], *, within_s: float = PATIENCE_S
 ) -> T:
-    """The first truthy value of a condition, sync or async; AssertionError with the last otherwise."""
-    deadline_s = asyncio.get_running_loop().time() + within_s
-    while True:
-        value = condition()
-        found: T = await value if inspect.isawaitable(value) else value
-        if found:
-            return found
-        assert asyncio.get_running_loop().time() < deadline_s, f"still {found!r}"
-        await asyncio.sleep(POLL_S)
+    """The first truthy value of a condition, sync or async; AssertionError with the last otherwise, also
+    if the condition itself takes so long."""
+    found: T | None = None
+    try:
+        async with asyncio.timeout(within_s) as limit:
+            while True:
+                value = condition()
+                found = await value if inspect.isawaitable(value) else value
+                if found:
+                    return found
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+    raise AssertionError(f"still {found!r}")

@@ -1,3 +1,3 @@
-SELECT product_id, partition_id, epoch, sold, layout_version
+SELECT product_id, epoch, sold, layout_version
 FROM shard_stock
 WHERE product_id IN ({values})

@@ -116,6 +116,7 @@ def assert_balanced(audit: Audit) -> None:
         assert (came_in, units.difference) == (there, 0)
 
 
+@pytest.mark.timeout(AUDITED_S + 300)
 async def test_audits_find_nothing_while_everything_happens_at_once(shop: Shop) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - to repeat a run that failed

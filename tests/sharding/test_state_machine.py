@@ -803,14 +803,17 @@ def _added_up(hashes: dict[int, dict[bytes, bytes]]) -> Counts:
 
 
 FIRST_SEED = 1
+EXPLORES = "INVENTORY_STATE_MACHINE_S" in os.environ
+PLAYS_S = float(os.environ.get("INVENTORY_STATE_MACHINE_S", "18"))
+SHRINKS_S = 300.0
 
 
+@pytest.mark.timeout(PLAYS_S + SHRINKS_S)
 def test_any_sequence_of_calls_and_faults_is_answered_as_one_counter_would(world: World) -> None:
     # What the suite plays is the same every time; whoever gives it more time explores.
-    explores = "INVENTORY_STATE_MACHINE_S" in os.environ
-    own = SystemRandom().getrandbits(32) if explores else FIRST_SEED
+    own = SystemRandom().getrandbits(32) if EXPLORES else FIRST_SEED
     first = os.environ.get("INVENTORY_STATE_MACHINE_SEED", own)
-    end_s = time.monotonic() + float(os.environ.get("INVENTORY_STATE_MACHINE_S", "18"))
+    end_s = time.monotonic() + PLAYS_S
     for number in count(int(first)):
         _LOG.info("INVENTORY_STATE_MACHINE_SEED=%d", number)
         try:

@@ -7,6 +7,9 @@ from typing import NamedTuple
 from sharding.events import Event, EventId, Kind, Sale
 from sharding.outcomes import Answer, Resolution
 
+RESTORED = "restored"
+"""The mode of the event by which a restored partition is opened."""
+
 
 class ViolationError(AssertionError):
     """A promise was broken; the text says which."""

@@ -19,6 +19,7 @@ from sharding.partitions import Checkpoint
 from sharding.placement import Layout, alternate_shard, home_shard
 from tests.simulation.nodes import FakeNode, LuaEngine, script_names
 from tests.simulation.observed import (
+    RESTORED,
     Copy,
     Effect,
     Entry,
@@ -38,6 +39,8 @@ NEWS_S = 0.1
 that brought them is not answered."""
 UNASKED_S = 5.0
 """For so long after a node was in trouble it may be that somebody went on without asking it."""
+_SAYS_NOTHING = (b"fenced", b"passed")
+"""Replies of scripts that wrote nothing and may have met a node which is in the past."""
 MAY_HAVE_RUN = frozenset((Reason.OUTCOME_UNKNOWN, Reason.NOT_REPLICATED))
 
 _BRINGS = {Kind.LOAD: 1, Kind.RESTOCK: 1, Kind.BUFFER: 1, Kind.REMOVE: -1, Kind.CLOSE: -1}
@@ -78,8 +81,8 @@ class Oracle:
         """A node has carried out a call; see network.Executed."""
         if words[0] not in (b"EVALSHA", b"EVAL"):
             return
-        if isinstance(reply, list) and reply[0] == b"fenced":
-            return  # what the node has may be of the past
+        if isinstance(reply, list) and reply[0] in _SAYS_NOTHING:
+            return
         digest = words[1] if words[0] == b"EVALSHA" else self._engine.add(words[1])
         if not self._engine.writes(digest):
             return
@@ -107,6 +110,8 @@ class Oracle:
             product.loads[int(args[4])] = product.layouts[int(args[4])] = int(args[5])
             if int(args[10]):
                 product.limits[int(args[3])] = int(args[10])
+        if name == "reopen":
+            return How(RESTORED)
         if name not in ("deduct", "put", "restock", "remove"):
             return How()
         return How(args[9].decode() if name == "deduct" else "home", int(args[3]))
@@ -135,6 +140,7 @@ class Oracle:
         self._entries.append(entry)
         event = entry.event
         if not event.product_id:
+            self.orders.note_opened(entry)
             return
         for request_id, effect in effects_of(entry):
             self._judge(event, request_id, effect)
@@ -317,6 +323,8 @@ class Oracle:
         for entry in self._entries:
             if entry.event.product_id:
                 self._book(entry)
+            else:
+                self.orders.note_opened(entry)
         for request in self.requests.values():
             expect(
                 request.effects or not request.is_known,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sharding.events import Decision, End, Event, Sale
 from sharding.orders import Line, OrderAnswer, OrderState, request_id_of
 from sharding.outcomes import Outcome, Reason
-from tests.simulation.observed import Entry, Place, Product, expect
+from tests.simulation.observed import RESTORED, Entry, Place, Product, expect
 
 GIVEN_UP_S = 10.0
 """An order whose lines are being held is left alone for longer than this."""
@@ -92,6 +92,8 @@ class Asked:
     """Somebody was told that it is released, though it had never come."""
     is_refused: bool = False
     """Somebody was told for good that its first line is short."""
+    is_questioned: bool = False
+    """Its coordinator was restored since it was decided last, and has to ask what its lines came to."""
     has_first_try: bool = False
     """Somebody has sent a call that says that it is the first."""
     holds: dict[tuple[int, str], Hold] = field(default_factory=dict)
@@ -161,16 +163,28 @@ class OrderBook:
             if order.first_hold is hold:
                 order.steps.append(Step(_first_state(order, hold), event.at_ms))
         for decision in event.decisions:
-            self.orders[decision.order_id].steps.append(Step(decision.state, event.at_ms))
+            order = self.orders[decision.order_id]
+            order.steps.append(Step(decision.state, event.at_ms))
+            order.is_questioned = False
         for end in event.ends:
             hold = self.orders[end.order_id].holds[event.product_id, end.request_id]
             hold.is_sold, hold.is_back = end.is_sold, not end.is_sold
+
+    def note_opened(self, entry: Entry) -> None:
+        """A partition was opened; where it was restored, its orders are as the ledger knows them."""
+        if entry.how.mode != RESTORED:
+            return
+        for order in self.orders.values():
+            first = order.first_hold
+            if first and first.place.partition == entry.partition and len(order.lines) > 1:
+                order.is_questioned = order.state in (P, H)
 
     def forget_events(self) -> None:
         """Before all that are left are booked anew."""
         for order in self.orders.values():
             order.holds.clear()
             order.steps.clear()
+            order.is_questioned = False
 
     def check_after_loss(self) -> None:
         """Whatever was told is still so."""
@@ -223,10 +237,13 @@ class OrderBook:
         expect(decision.user_id == order.user_id, f"{name} is another user's")
         expect(decision.state in NEXT.get(order.state, ()), f"{name} is too late")
         needed = NEEDS.get((order.state, decision.state))
+        if order.is_questioned and decision.state is H:
+            needed = None
         expect(not needed or any(order.calls[k] for k in needed), f"{name} was not asked for")
         if decision.state is E:
             expect(event.at_ms > order.deadline_ms, f"{name} at {event.at_ms} is too early")
-        if (order.state, decision.state) == (P, R) and not order.calls["release"]:
+        is_given_up = (order.state, decision.state) == (P, R) and not order.calls["release"]
+        if is_given_up and not order.is_questioned:
             self._judge_giving_up(order, event.at_ms, name)
         self._counts[f"orders {decision.state.name.lower().replace('_', ' ')}"] += 1
 

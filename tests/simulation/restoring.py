@@ -65,9 +65,8 @@ class SimulatedStates:
         facts = Facts(self._ledger.applied[partition])
         facts.own = self._known.sides(partition, of_peers=False)
         facts.peers = self._known.sides(partition, of_peers=True)
-        for (product_id, sibling), row in self._known.rows.items():
+        for (product_id, _), row in self._known.rows.items():
             if row.epoch == self._ledger.rows[product_id].epoch:
-                facts.partitions.setdefault(product_id, set()).add(sibling)
                 facts.sold[product_id] = facts.sold.get(product_id, 0) + row.sold
                 newest = max(facts.newest_layout.get(product_id, 0), row.layout)
                 facts.newest_layout[product_id] = newest

@@ -8,6 +8,7 @@ from typing import cast
 
 from ledger.errors import CheckpointMovedError
 from ledger.failpoints import Failpoints
+from ledger.freezes import Freezes
 from ledger.restoring import PartitionStates
 from ledger.servers import PerServer
 from sharding.errors import (
@@ -21,12 +22,14 @@ from sharding.keys import events
 from sharding.ordering import PARKED
 from sharding.outcomes import Reason, State
 from sharding.partitions import Checkpoint, Entry
+from sharding.plans import Freeze
 from sharding.restoring import Restoring
-from tests.simulation.ledger import PASSED_MAX, Change, SecondEffect
+from tests.simulation.ledger import PASSED_MAX, Change, Ledger, SecondEffect
 from tests.simulation.observed import ViolationError, expect
 from tests.simulation.restoring import SimulatedStates
 from tests.simulation.shop import TRIES_MAX, Shop
 from tests.simulation.world import PARTITIONS, Process
+from worker.freezes import PartitionFreezes
 from worker.restoring import Case, Restorer
 
 
@@ -97,12 +100,26 @@ async def open_partition(shop: Shop, partition: int) -> None:
 
 
 async def _open(shop: Shop, process: Process, partition: int, *, above: int) -> None:
+    freezes = cast(Freezes, _Freezes(shop.ledger))
+    await PartitionFreezes(freezes, process.stock).apply(partition)
     opening = shop.ledger.begin_opening(partition, above=above)
     checkpoint = shop.ledger.applied[partition]
     try:
         await process.partitions.open(partition, [checkpoint], opening=opening)
     except NotOpenableError as error:
         await _restore(shop, process, Case(partition, opening, 0, error.may_be_past, str(error)))
+
+
+class _Freezes:
+    """As ledger/freezes.py has them, of the model."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def at(self, partition: int) -> dict[int, Freeze]:
+        """All of the model's products; one without a shard there is not told."""
+        rows = self._ledger.rows.values()
+        return {row.product_id: row.freeze for row in rows if row.freeze.version}
 
 
 class _Restorer(Restorer):

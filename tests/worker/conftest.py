@@ -4,13 +4,14 @@ Tags depend on the partition count, so 12 partitions share no key with the 48 of
 """
 
 import asyncio
+import json
 import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -36,6 +37,7 @@ from tests.waiting import eventually
 
 PARTITIONS = 12
 LEASE_TTL_S = 1
+METRICS_S = 2.0
 
 _product_ids = count(8_000_001)
 
@@ -50,6 +52,11 @@ class WorkerProcess:
 
     def said(self, text: str) -> bool:
         return text in self.log.read_text()
+
+    def complaints(self, product_id: int) -> list[Mapping[str, object]]:
+        """What it said, but for what it said of other products: tests before this one broke some."""
+        said = map(json.loads, self.log.read_text().splitlines())
+        return [each for each in said if each.get("product_id", product_id) == product_id]
 
     async def ended(self) -> int:
         """Its exit code, once it has one."""
@@ -72,14 +79,16 @@ class WorkerProcess:
         return await self.ended()
 
     async def metric(self, name: str) -> float | None:
-        """A figure by its name and labels as the metrics page shows them; None: not there yet."""
+        """A figure by its name and labels as the metrics page shows them; None: not there yet, or the
+        process does nothing now."""
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._metrics_port)
+            async with asyncio.timeout(METRICS_S):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._metrics_port)
+                with closing(writer):
+                    writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+                    page = (await reader.read()).decode()
         except OSError:
             return None
-        writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
-        page = (await reader.read()).decode()
-        writer.close()
         found = re.search(rf"^{re.escape(name)} (\S+)$", page, flags=re.MULTILINE)
         return float(found[1]) if found else None
 

@@ -98,7 +98,7 @@ async def test_an_id_that_is_sent_again_after_its_record_expired_takes_its_units
     assert await worker.metric("inventory_ledger_unasked_undos_total") == 0
     await eventually(lambda: is_shown(worker, "inventory_worker_undos_open", 0))
     assert await worker.metric('inventory_worker_undos_total{result="returned"}') == 80
-    assert worker.log.read_text() == ""
+    assert worker.complaints(product_id) == []
 
 
 async def is_shown(worker: object, name: str, value: float) -> bool:
@@ -189,7 +189,7 @@ async def test_a_transfer_that_was_left_open_is_brought_to_its_end(
     await assert_all_is_right(opened, product_id, sold=0)
     await eventually(lambda: is_shown(worker, "inventory_worker_transfers_finished_total", 1))
     assert await worker.metric("inventory_worker_transfers_stuck") == 0
-    assert worker.log.read_text() == ""
+    assert worker.complaints(product_id) == []
 
 
 async def test_a_worker_that_takes_over_ends_the_transfers_that_its_forerunner_knew_of(

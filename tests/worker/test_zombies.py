@@ -78,9 +78,8 @@ async def test_of_a_stream_it_applies_nothing_that_others_have_applied(
     opened: World, start_worker: StartWorker, place: str
 ) -> None:
     product = await opened.on_sale(UNITS, shards=SHARDS)
-    sleeper = start_worker(FAILPOINTS=f"{place}=stop")
-    await eventually(lambda: sleeper.owns(PARTITIONS))
     await opened.sell(product, SOLD)
+    sleeper = start_worker(FAILPOINTS=f"{place}=stop")
     await replaced(start_worker, sleeper)
     await opened.sell(product, SOLD)
     await eventually(lambda: opened.is_sold(product, 2 * SOLD))
