@@ -13,6 +13,7 @@ from typing import Self
 from redis.exceptions import RedisError
 
 from deploy.demo.families import family
+from deploy.local.errors import StackError
 from deploy.local.ports import HOST, REDIS_NODES
 from deploy.local.process import Process
 from deploy.local.redis_cluster import RedisNode
@@ -22,6 +23,7 @@ from inventory.client import AsyncInventoryClient, InventoryError, RetryPolicy
 from tests.acceptance.shop import SERVERS, WORKERS, Shop
 from tests.chaos.oracle import Pause
 from tests.chaos.proxy import Proxy
+from tests.pages import figures
 
 HEALED_WITHIN_S = 40.0
 DEADLINE_S = 2.0
@@ -163,6 +165,15 @@ class Stage:
             await self.stack.servers[number].stop(grace_s=STOP_GRACE_S)
             settings = {**SETTINGS, **(environment or {})}
             await self.stack.start_server(number, environment=settings)
+
+    async def counted(self, name: str) -> float:
+        """A figure of all workers, added up; StackError if one does not answer."""
+        ports = map(self.stack.ports.worker_metrics, WORKERS)
+        try:
+            pages = [await figures(f"{HOST}:{port}", name) for port in ports]
+        except OSError as error:
+            raise StackError(f"a worker does not tell {name}: {error}") from error
+        return sum(value for page in pages for value in page.values())
 
     @property
     def service_pids(self) -> list[int]:

@@ -3,10 +3,9 @@
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
-from urllib.request import urlopen
 
 import grpc
 import pytest
@@ -42,6 +41,7 @@ from tests.acceptance.orders import (
 )
 from tests.acceptance.shop import WORKERS, Shop, ids
 from tests.ledger.conftest import fetch, write
+from tests.pages import figures
 from tests.servers.conftest import HURRY, MYSQL_SERVERS
 from tests.waiting import eventually
 
@@ -404,7 +404,7 @@ async def test_the_lag_is_of_each_server_and_holes_in_numbers_are_no_losses(twin
 
     async def no_lag() -> bool:
         lags = [
-            await figures(twins, each, "inventory_worker_stream_lag_entries") for each in WORKERS
+            await of_worker(twins, each, "inventory_worker_stream_lag_entries") for each in WORKERS
         ]
         labels = {label.split(",")[0] for lag in lags for label in lag}
         partitions = len(twins.stack.redis_nodes) * 8
@@ -414,7 +414,7 @@ async def test_the_lag_is_of_each_server_and_holes_in_numbers_are_no_losses(twin
 
     await eventually(no_lag)
     for worker in WORKERS:
-        assert await figures(twins, worker, "inventory_worker_event_gaps_total") == {"": 0}
+        assert await of_worker(twins, worker, "inventory_worker_event_gaps_total") == {"": 0}
 
 
 async def test_an_event_that_is_lost_before_it_is_applied_is_told(twins: Shop) -> None:
@@ -431,7 +431,7 @@ async def test_an_event_that_is_lost_before_it_is_applied_is_told(twins: Shop) -
 
     async def is_told() -> bool:
         found = [
-            await figures(twins, each, "inventory_worker_event_gaps_total") for each in WORKERS
+            await of_worker(twins, each, "inventory_worker_event_gaps_total") for each in WORKERS
         ]
         return sum(gaps[""] for gaps in found) > 0
 
@@ -448,12 +448,9 @@ async def remove_last_event(twins: Shop, product_id: int, shard: int) -> None:
         assert await redis.xdel(stream, entry) == 1
 
 
-async def figures(twins: Shop, worker: int, name: str) -> dict[str, float]:
+async def of_worker(twins: Shop, worker: int, name: str) -> Mapping[str, float]:
     """A worker's figures of one name, by their labels."""
-    url = f"http://{HOST}:{twins.stack.ports.worker_metrics(worker)}/metrics"
-    page = await asyncio.to_thread(lambda: urlopen(url, timeout=5).read().decode())
-    found = re.findall(rf"^{name}(\{{[^}}]*\}})? (\S+)$", page, flags=re.MULTILINE)
-    return {labels: float(value) for labels, value in found}
+    return await figures(f"{HOST}:{twins.stack.ports.worker_metrics(worker)}", name)
 
 
 async def test_the_buffers_of_both_servers_are_sold_while_redis_is_gone(twins: Shop) -> None:

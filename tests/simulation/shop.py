@@ -143,8 +143,8 @@ class Shop:
             raise ViolationError(f"no answer within {ANSWER_WITHIN_S:.0f} s") from None
 
     async def manage(self, work: Callable[[Process], Awaitable[object]]) -> None:
-        """Have any process do something until it succeeds, in the end with nothing going wrong: where many
-        shards have to answer at once, bad weather can keep that from ever coming about."""
+        """Have any process do something until it succeeds, in the end with nothing going wrong: where
+        many shards have to answer at once, bad weather can keep that from ever coming about."""
         for number in range(TRIES_MAX):
             if number == TRIES_MAX // 2:
                 self.world.network.heal()

@@ -2,7 +2,7 @@
 
 import asyncio
 import resource
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import suppress
 
 from redis.exceptions import RedisError
@@ -15,6 +15,9 @@ from tests.chaos.load import PASSING
 from tests.chaos.scene import Scene
 from tests.chaos.slots import move_slot, slots_of_product
 
+RESTORED = "inventory_worker_partitions_restored_total"
+EVENTS_LOST = "inventory_worker_restored_events_lost_total"
+NOTICED_S = 1.0
 FAST = {"INVENTORY_DURABILITY": "fast"}
 STALLS, STALL_S = 10, 1.0
 FAILOVERS = 5
@@ -41,7 +44,8 @@ async def master_killed_unreplicated(scene: Scene) -> None:
     await _kill_unreplicated(scene, scene.stage.stack.workers.values())
 
 
-async def _kill_unreplicated(scene: Scene, silenced: Iterable[Process]) -> None:
+async def _kill_unreplicated(scene: Scene, silenced: Collection[Process]) -> None:
+    restored = await scene.stage.counted(RESTORED)
     async with scene.selling() as buyers:
         while len(buyers.record.deductions.accepted) < scene.sold:
             await buyers.flows()
@@ -58,6 +62,23 @@ async def _kill_unreplicated(scene: Scene, silenced: Iterable[Process]) -> None:
         scene.stage.kill_node(master)
         for process in (replica.process, *silenced):
             process.resume()
+        if not silenced:  # else the ledger never heard of what is lost, and nobody misses it
+            await _notice_loss(scene, replica, restored)
+
+
+async def _notice_loss(scene: Scene, replica: RedisNode, restored: float) -> None:
+    """A worker compares the node that leads now with the ledger, and gives it what it lacks."""
+
+    async def is_noticed() -> bool:
+        return await scene.stage.counted(RESTORED) > restored
+
+    await scene.until(replica.is_master, "the replica takes over")
+    led_s = scene.stage.now_s
+    await scene.until(is_noticed, "a worker restores what the replica lacks")
+    took_s = scene.stage.now_s - led_s
+    events = await scene.stage.counted(EVENTS_LOST)
+    scene.note(f"noticed {took_s:.2f} s after the replica led; events lost and named: {events:.0f}")
+    scene.expect_in_time(took_s <= NOTICED_S, f"the loss was noticed after {took_s:.2f} s")
 
 
 @fault("F07-fast", "the same where answers wait for no replica", back_within_s=NODE_TIMEOUT_S + 3)
