@@ -38,17 +38,20 @@ class NodeUnfitError(StockError):
 class NotOpenableError(StockError):
     """A partition cannot be opened by comparing heads alone; the text says what differs.
 
+    `found`: who opened it last, for Restoring.shut, which leaves alone what was opened since.
     `may_be_past`: what it has may be no more than the ledger's past, because its head is at an earlier
     event than the ledger, or because it was being restored.
     """
 
-    def __init__(self, text: str, *, may_be_past: bool = False) -> None:
+    def __init__(self, text: str, *, found: str = "", may_be_past: bool = False) -> None:
         super().__init__(text)
+        self.found = found
         self.may_be_past = may_be_past
 
 
 class RestorationPassedError(StockError):
-    """Another attempt to restore the partition began after this one, or its node has changed."""
+    """Another attempt to restore the partition began or ended after this one had looked at it, or its
+    node has changed."""
 
 
 class LoadConflictError(StockError):

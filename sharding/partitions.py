@@ -324,13 +324,14 @@ def _refusal(
             return ServerCountError(_other_servers(found, ledgers))
         case "corrupt", [what]:
             return StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} {what}")
-        case "behind", [number]:
+        case "behind", [_, number]:
             text = f"its head is at event {number}, behind the ledger"
-        case "half", []:
+        case "half", _:
             text = "it was being restored, and that did not come to its end"
-        case "anchor", [checkpoint]:
+        case "anchor", [_, checkpoint]:
             text = f"the ledger's last event {checkpoint} is not in its stream"
         case _:
             text = "it is empty, but the ledger has events of it"
     may_be_past = word in ("behind", "half")
-    return NotOpenableError(f"partition {partition}: {text}", may_be_past=may_be_past)
+    text = f"partition {partition}: {text}"
+    return NotOpenableError(text, found=str(rest[0]), may_be_past=may_be_past)

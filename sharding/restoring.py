@@ -4,7 +4,7 @@ No script obeys a partition between `shut` and `reopen`. One attempt may write t
 whose generation was issued last; every call of an earlier one ends as RestorationPassedError.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple, TypeVar
@@ -15,7 +15,8 @@ from sharding import keys
 from sharding.cluster import Cluster, LaneKind
 from sharding.errors import RestorationPassedError, StockUnavailableError
 from sharding.events import EVENT_VERSION, EventId, Kind, anchor
-from sharding.memories import Memory
+from sharding.lane import Node
+from sharding.memories import Memory, What
 from sharding.outcomes import Reason
 from sharding.partitions import Checkpoint, Entry
 from sharding.plans import Freeze
@@ -25,6 +26,7 @@ T = TypeVar("T")
 
 MEMORIES_AT_ONCE = 1_000
 USERS_AT_ONCE = 2_000
+BARS_AT_ONCE = 1_000
 SHARDS_AT_ONCE = 64
 NEWEST = 256
 TRANSFERS_LOST_MAX = 1_000_000
@@ -107,18 +109,63 @@ class Restoring:
         assert isinstance(reply, list)
         return [Entry(EventId.parse(entry_id), tuple(fields)) for entry_id, fields in reply]
 
+    async def bars(self, partition: int) -> AsyncIterator[list[Memory]]:
+        """Orders that are barred in every partition, of which the ledger knows nothing: as one partition
+        on each other node has them. A node that is away is passed over."""
+        for other in self._elsewhere(partition):
+            try:
+                async for piece in self._bars_at(other):
+                    yield piece
+            except StockUnavailableError:
+                continue
+
+    def _elsewhere(self, partition: int) -> list[int]:
+        found: dict[Node | None, int] = {}
+        for other in range(len(self._cluster.tags)):
+            found.setdefault(self._cluster.node_of(other), other)
+        for node in (None, self._cluster.node_of(partition)):
+            found.pop(node, None)
+        return list(found.values())
+
+    async def _bars_at(self, partition: int) -> AsyncIterator[list[Memory]]:
+        tag = self._tag(partition)
+        for generation in range(keys.RECORD_GENERATIONS):
+            key, cursor = keys.tombstones(tag, generation), b""
+            while cursor != b"0":
+                reply = await self._cluster.command(
+                    partition,
+                    *("HSCAN", key, cursor.decode() or "0", "MATCH", "order *"),
+                    *("COUNT", str(BARS_AT_ONCE)),
+                    lane=LaneKind.READ,
+                    hasty=True,
+                )
+                assert isinstance(reply, list)
+                cursor, flat = reply
+                yield [
+                    Memory(What.TOMBSTONE, field.decode(), value.decode())
+                    for field, value in zip(flat[::2], flat[1::2], strict=True)
+                ]
+
     async def shut(
-        self, partition: int, *, attempt: int, number: int, forgets: bool, degraded: bool = False
+        self,
+        partition: int,
+        *,
+        attempt: int,
+        found: str,
+        number: int,
+        forgets: bool,
+        degraded: bool = False,
     ) -> Shut:
         """Have nobody else obeyed. `forgets`: what the partition has is not the ledger's past.
 
-        `number` is that of the last event that the caller knows of. `degraded`: the node has no replica,
-        and nobody waits for one, neither now nor once the partition is open.
+        `found` is the NotOpenableError's: what was opened since is left alone. `number` is that of the
+        last event that the caller knows of. `degraded`: the node has no replica, and nobody waits for
+        one, neither now nor once the partition is open.
         """
         (self._alone.add if degraded else self._alone.discard)(partition)
         tag = self._tag(partition)
         count = str(self._cluster.settings.partitions)
-        args = (count, str(attempt), str(number), _flag(forgets), _flag(degraded))
+        args = (count, str(attempt), str(number), _flag(forgets), _flag(degraded), found)
         declared = [keys.head(tag), *keys.memory(tag), keys.deadlines(tag), *self._streams(tag)]
         _, owner, at, known = await self._run(_SHUT, partition, declared, args)
         assert isinstance(owner, bytes)

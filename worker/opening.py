@@ -190,6 +190,7 @@ class Opener:
         case = Case(
             partition,
             attempt=issued.generation,
+            found=why.found,
             number=self._known(partition, head),
             may_be_past=why.may_be_past,
             why=str(why),

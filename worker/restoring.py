@@ -26,6 +26,8 @@ class Case:
     partition: int
     attempt: int
     """The generation that it was issued."""
+    found: str
+    """As Restoring.shut takes it."""
     number: int
     """Of the last event that this worker knows of."""
     may_be_past: bool
@@ -57,14 +59,11 @@ class Restorer:
         RestorationPassedError: another attempt was faster, or the node has changed.
         """
         partition = case.partition
+        shut = await self._shut(case, forgets=False)
+        # Before it is shut, more may happen there after the look.
         forgets = not (case.may_be_past and await self._is_past(partition))
-        shut = await self._restoring.shut(
-            partition,
-            attempt=case.attempt,
-            number=case.number,
-            forgets=forgets,
-            degraded=case.degraded,
-        )
+        if forgets:
+            shut = await self._shut(case, forgets=True)
         self._failpoints.hit("worker.after_shut")
         for stopped in await self._states.from_all(lambda each: each.freeze_missed(partition)):
             if stopped:
@@ -73,11 +72,24 @@ class Restorer:
         work = _Work(self._restoring, partition, shut, forgets=forgets)
         for server, state in zip(self._states.all, states, strict=True):
             await work.refill(server, state)
+        if forgets:
+            async for piece in self._restoring.bars(partition):
+                await self._restoring.remember(partition, case.attempt, piece)
         self._failpoints.hit("worker.after_refill")
         applied = max(state.checkpoint.id.number for state in states)
         shut = shut._replace(number=max(shut.number, applied))
         lost = max(shut.known, case.number) - applied
         await self._settle(case, work, shut, states, lost=max(0, lost))
+
+    async def _shut(self, case: Case, *, forgets: bool) -> Shut:
+        return await self._restoring.shut(
+            case.partition,
+            attempt=case.attempt,
+            found=case.found,
+            number=case.number,
+            forgets=forgets,
+            degraded=case.degraded,
+        )
 
     async def _settle(
         self,

@@ -20,11 +20,12 @@
 --   {"passed", generation}  it was opened under this number elsewhere, or under a later one
 --   {"partitions", count}   the cluster was set up with another partition count
 --   {"ledgers", count}      the cluster was set up with another number of ledgers
---   {"behind", number}      the head is behind a checkpoint
---   {"anchor", checkpoint}  the entry at a checkpoint is not in the stream, or is another one
---   {"half"}                it was being restored, and that did not come to its end
---   {"no_head"}             the ledger knows events of this partition, but it has no head
+--   {"behind", found, number}      the head is behind a checkpoint
+--   {"anchor", found, checkpoint}  the entry at a checkpoint is not in the stream, or is another one
+--   {"half", found}                it was being restored, and that did not come to its end
+--   {"no_head", found}             the ledger knows events of this partition, but it has no head
 --   {"corrupt", what}
+--   found: what shut.lua goes by, see opened_by in include/head.lua
 -- @include head
 
 local head_key, partitions, opening, degraded = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] == "1"
@@ -48,11 +49,13 @@ end
 
 local is_new = redis.call("EXISTS", head_key) == 0
 local head = { key = head_key, generation = 0, number = 0 }
+local found = opened_by()
 if not is_new then
   local values = redis.call("HMGET", head_key, "generation", "number", "partitions", "owner", "ledgers")
   head.generation, head.number = whole(values[1]), whole(values[2])
   if not (head.generation and head.number) then return { "corrupt", "head" } end
-  if values[4] == "" then return { "half" } end
+  found = opened_by(values[1], values[4])
+  if values[4] == "" then return { "half", found } end
   if values[3] ~= partitions then return { "partitions", tonumber(values[3]) or 0 } end
   if values[5] and values[5] ~= int(ledgers) then return { "ledgers", tonumber(values[5]) or 0 } end
   if not values[5] and ledgers > 1 then return { "ledgers", 1 } end -- opened before there could be several
@@ -84,12 +87,12 @@ end
 for i = FIRST_STREAM, #KEYS do
   local checkpoint, anchor = ARGV[2 * (i - 8) + 2], ARGV[2 * (i - 8) + 3]
   if checkpoint ~= "0-0" then
-    if is_new then return { "no_head" } end
+    if is_new then return { "no_head", found } end
     local at_number = tonumber(string.match(checkpoint, "-(%d+)$"))
-    if at_number > number then return { "behind", number } end
+    if at_number > number then return { "behind", found, number } end
     local entry = redis.call("XRANGE", KEYS[i], checkpoint, checkpoint)[1]
     if not entry or redis.sha1hex(table.concat(entry[2], "\0")) ~= anchor then
-      return { "anchor", checkpoint }
+      return { "anchor", found, checkpoint }
     end
   end
 end

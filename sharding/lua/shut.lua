@@ -13,11 +13,13 @@
 -- ARGV[3] number      integer >= 0, events that anybody knows of
 -- ARGV[4] forgets     1: what the partition remembers is not the ledger's past, and goes; 0: it stays
 -- ARGV[5] degraded    1: the node has no replica, and what happens in this generation waits for none; else 0
+-- ARGV[6] found       what open.lua has found when it refused; another one has opened it since, or begun to restore it,
+--                     where that is not so any more
 --
 -- Returns one of
 --   {"done", owner, number, known}  owner: the node's id; number: the greatest that anybody knows of;
 --       known: the greatest that this node knew of
---   {"passed"}         a later attempt has begun, or this one has ended
+--   {"passed"}         another attempt has begun or opened it since, or this one has ended
 --   {"corrupt", what}
 -- @include head
 
@@ -32,6 +34,7 @@ local generation, known = whole(values[1] or "0") or 0, whole(values[2] or "0") 
 if generation > tonumber(attempt) then return { "passed" } end
 local is_repeat = generation == tonumber(attempt)
 if is_repeat and values[3] ~= "" then return { "passed" } end
+if not is_repeat and opened_by(values[1], values[3]) ~= ARGV[6] then return { "passed" } end
 for i = FIRST_STREAM, #KEYS do
   if redis.call("TYPE", KEYS[i]).ok == "stream" then
     local info = redis.call("XINFO", "STREAM", KEYS[i])

@@ -7,7 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deploy.local.stack import LocalStack
-from sharding.cluster import Cluster
+from sharding import keys
+from sharding.cluster import Cluster, LaneKind
 from sharding.errors import NotOpenableError, RestorationPassedError, StockUnavailableError
 from sharding.events import EventId
 from sharding.memories import Memory, What
@@ -94,17 +95,37 @@ def shard(product_id: int, **changes: object) -> ShardState:
     return ShardState(**(known | changes))  # type: ignore[arg-type]
 
 
-async def restored(restoring: Restoring, partition: int, attempt: int) -> Shut:
+async def opened_by(cluster: Cluster, partition: int) -> str:
+    """What a refused opening has found."""
+    head = keys.head(cluster.tags[partition])
+    reply = await cluster.command(
+        partition, "HMGET", head, "generation", "owner", lane=LaneKind.READ
+    )
+    assert isinstance(reply, list)
+    return " ".join((each or b"").decode() for each in reply)
+
+
+async def shut_now(
+    cluster: Cluster, restoring: Restoring, partition: int, attempt: int, *, number: int = 0
+) -> Shut:
+    """By an attempt that has just looked."""
+    found = await opened_by(cluster, partition)
+    return await restoring.shut(
+        partition, attempt=attempt, found=found, number=number, forgets=True
+    )
+
+
+async def restored(cluster: Cluster, restoring: Restoring, partition: int, attempt: int) -> Shut:
     """Shut, given nothing, and opened again."""
-    shut = await restoring.shut(partition, attempt=attempt, number=0, forgets=True)
+    shut = await shut_now(cluster, restoring, partition, attempt)
     await restoring.reopen(partition, shut, opened_entry(shut, AT_MS))
     return shut
 
 
 async def test_a_partition_that_is_being_restored_obeys_nobody(
-    partitions: Partitions, restoring: Restoring, opened: int
+    lonely: Cluster, partitions: Partitions, restoring: Restoring, opened: int
 ) -> None:
-    await restoring.shut(opened, attempt=2, number=0, forgets=True)
+    await shut_now(lonely, restoring, opened, 2)
     head = await partitions.head(opened)
     assert (head.is_open, head.reason) == (False, "RESTORING")
     with pytest.raises(StockUnavailableError, match="RESTORING"):
@@ -114,9 +135,9 @@ async def test_a_partition_that_is_being_restored_obeys_nobody(
 
 
 async def test_a_restored_partition_has_one_entry_above_all_that_anybody_knew(
-    partitions: Partitions, restoring: Restoring, opened: int
+    lonely: Cluster, partitions: Partitions, restoring: Restoring, opened: int
 ) -> None:
-    shut = await restoring.shut(opened, attempt=5, number=70, forgets=True)
+    shut = await shut_now(lonely, restoring, opened, 5, number=70)
     assert (shut.number, shut.known) == (70, 1)
     entry = opened_entry(shut, AT_MS)
     await restoring.reopen(opened, shut, entry)
@@ -131,7 +152,7 @@ async def test_a_restored_partition_has_one_entry_above_all_that_anybody_knew(
 Step = Callable[[Restoring, int, Shut], Awaitable[object]]
 STEPS: dict[str, Step] = {
     "shut": lambda restoring, partition, shut: restoring.shut(
-        partition, attempt=shut.attempt, number=0, forgets=True
+        partition, attempt=shut.attempt, found=f"{shut.attempt} ", number=0, forgets=True
     ),
     "refill": lambda restoring, partition, shut: restoring.refill(
         partition, shut.attempt, shard(next(_product_ids)), forgets=True
@@ -152,24 +173,45 @@ STEPS: dict[str, Step] = {
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("later", ["begun", "ended"])
 async def test_an_attempt_that_was_overtaken_writes_nothing(
-    partitions: Partitions, restoring: Restoring, opened: int, step: str, later: str
+    lonely: Cluster,
+    partitions: Partitions,
+    restoring: Restoring,
+    opened: int,
+    step: str,
+    later: str,
 ) -> None:
-    early = await restoring.shut(opened, attempt=2, number=0, forgets=True)
+    early = await shut_now(lonely, restoring, opened, 2)
     if later == "begun":
-        await restoring.shut(opened, attempt=3, number=0, forgets=True)
+        await shut_now(lonely, restoring, opened, 3)
     else:
-        await restored(restoring, opened, 3)
+        await restored(lonely, restoring, opened, 3)
     before = await partitions.head(opened)
     with pytest.raises(RestorationPassedError):
         await STEPS[step](restoring, opened, early)
     assert await partitions.head(opened) == before
 
 
-async def test_each_step_whose_answer_was_lost_may_be_repeated(
-    partitions: Partitions, restoring: Restoring, opened: int
+async def test_an_attempt_leaves_alone_what_another_has_opened_since_it_looked(
+    lonely: Cluster, partitions: Partitions, restoring: Restoring, opened: int
 ) -> None:
-    first = await restoring.shut(opened, attempt=2, number=0, forgets=True)
-    shut = await restoring.shut(opened, attempt=2, number=0, forgets=True)
+    """What was sold there meanwhile is in no ledger yet."""
+    early = await shut_now(lonely, restoring, opened, 2)
+    with pytest.raises(NotOpenableError) as refused:
+        await partitions.open(opened, [NOTHING_APPLIED], opening=3)
+    await restoring.reopen(opened, early, opened_entry(early, AT_MS))
+    before = await partitions.head(opened)
+    found = refused.value.found
+    with pytest.raises(RestorationPassedError):
+        await restoring.shut(opened, attempt=3, found=found, number=0, forgets=True)
+    assert await partitions.head(opened) == before
+    assert before.is_open
+
+
+async def test_each_step_whose_answer_was_lost_may_be_repeated(
+    lonely: Cluster, partitions: Partitions, restoring: Restoring, opened: int
+) -> None:
+    first = await shut_now(lonely, restoring, opened, 2)
+    shut = await shut_now(lonely, restoring, opened, 2)
     assert shut == first
     product = next(_product_ids)
     for found in (None, Found(7, 0, 3)):
@@ -189,7 +231,7 @@ async def test_a_restored_shard_sells_what_it_was_given_and_replays_what_it_was_
     if not (await partitions.head(partition)).is_open:
         await partitions.open(partition, [NOTHING_APPLIED], opening=1)
     attempt = (await partitions.head(partition)).generation + 1
-    shut = await restoring.shut(partition, attempt=attempt, number=0, forgets=True)
+    shut = await shut_now(lonely, restoring, partition, attempt)
     assert await restoring.refill(partition, attempt, shard(product), forgets=True) is None
     record = Memory(What.RECORD, f"{product}:known", "d3:9:7:0")
     await restoring.remember(partition, attempt, [record])
@@ -215,7 +257,7 @@ async def test_a_restored_donor_uses_no_number_twice(
     if not (await partitions.head(donor)).is_open:
         await partitions.open(donor, [NOTHING_APPLIED], opening=1)
     attempt = (await partitions.head(donor)).generation + 1
-    shut = await restoring.shut(donor, attempt=attempt, number=0, forgets=True)
+    shut = await shut_now(lonely, restoring, donor, attempt)
     known = shard(product, transfers={receiver: Transfers(last_out=4)})
     await restoring.refill(donor, attempt, known, forgets=True)
     await restoring.reopen(donor, shut, opened_entry(shut, AT_MS))

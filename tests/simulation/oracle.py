@@ -41,6 +41,8 @@ UNASKED_S = 5.0
 """For so long after a node was in trouble it may be that somebody went on without asking it."""
 _SAYS_NOTHING = (b"fenced", b"passed")
 """Replies of scripts that wrote nothing and may have met a node which is in the past."""
+_UNFENCED = frozenset(("freeze",))
+"""Scripts that write no units and obey whatever has become of the node."""
 MAY_HAVE_RUN = frozenset((Reason.OUTCOME_UNKNOWN, Reason.NOT_REPLICATED))
 
 _BRINGS = {Kind.LOAD: 1, Kind.RESTOCK: 1, Kind.BUFFER: 1, Kind.REMOVE: -1, Kind.CLOSE: -1}
@@ -84,7 +86,7 @@ class Oracle:
         if isinstance(reply, list) and reply[0] in _SAYS_NOTHING:
             return
         digest = words[1] if words[0] == b"EVALSHA" else self._engine.add(words[1])
-        if not self._engine.writes(digest):
+        if not self._engine.writes(digest) or script_names()[digest] in _UNFENCED:
             return
         count = int(words[2])
         names = words[3 : 3 + count]

@@ -107,7 +107,8 @@ async def _open(shop: Shop, process: Process, partition: int, *, above: int) -> 
     try:
         await process.partitions.open(partition, [checkpoint], opening=opening)
     except NotOpenableError as error:
-        await _restore(shop, process, Case(partition, opening, 0, error.may_be_past, str(error)))
+        case = Case(partition, opening, error.found, 0, error.may_be_past, str(error))
+        await _restore(shop, process, case)
 
 
 class _Freezes:

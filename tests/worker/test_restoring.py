@@ -544,6 +544,28 @@ async def move(world: World, product: int, donor: int, receiver: int, units: int
     await shards.ack(OpenTransfer(donor, receiver, number, units))
 
 
+async def test_an_order_that_was_released_before_it_came_takes_nothing_after_a_loss_either(
+    world: World, worker: WorkerProcess, orders: Orders
+) -> None:
+    """No event tells of it: the other nodes have it."""
+    product = await world.on_sale(60)
+    order_ids = fresh_order_ids(12)
+    for order_id in order_ids:
+        assert (await orders.release(order_id)).outcome is Outcome.RELEASED
+    node = world.cluster.node_of(0)
+    lost = [each for each in EVERYWHERE if world.cluster.node_of(each) == node]
+    before = await generations(world, lost)
+    await empty(world, lost)
+    await all_restored(world, before)
+    for order_id in order_ids:
+        late = await orders.reserve(
+            order_id, user_id=1, lines=[Line(product, 1)], ttl_s=60, attempt=1
+        )
+        assert late.outcome is Outcome.RELEASED
+    await sell_out(world, product, left=60)
+    await lose_everything(world)  # with all nodes it is forgotten, which later tests would notice
+
+
 @pytest.mark.parametrize("step", ["after_shut", "after_refill", "after_settle", "after_reopen"])
 async def test_a_worker_killed_at_any_step_of_a_restoration_leaves_it_to_the_next(
     world: World, busy: Busy, worker: WorkerProcess, start_worker: StartWorker, step: str

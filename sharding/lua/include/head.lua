@@ -28,6 +28,11 @@ local function signed(text)
   return whole(text)
 end
 
+-- By which opening a partition is as it is, or by which attempt to restore it: what another one changes.
+local function opened_by(generation, owner)
+  return (generation or "") .. " " .. (owner or "")
+end
+
 -- Whether a partition is open under a generation in which nobody waits for a replica. A later one ends it.
 local function is_degraded(degraded, generation)
   return whole(degraded) == generation
