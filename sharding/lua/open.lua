@@ -27,10 +27,9 @@
 --   {"corrupt", what}
 --   found: what shut.lua goes by, see opened_by in include/head.lua
 -- @include head
+-- @include partition
 
 local head_key, partitions, opening, degraded = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] == "1"
-
-local FIRST_STREAM = 9
 local ledgers = #KEYS - FIRST_STREAM + 1
 
 local function type_is(key, expected)
@@ -71,17 +70,9 @@ end
 -- An entry that somebody added by hand may stand above the head: later events must pass it.
 local generation, number = head.generation, head.number
 for i = FIRST_STREAM, #KEYS do
-  if redis.call("EXISTS", KEYS[i]) == 1 then
-    local info = redis.call("XINFO", "STREAM", KEYS[i])
-    for j = 1, #info, 2 do
-      if info[j] == "last-generated-id" then
-        local last_generation, last_number = string.match(info[j + 1], "^(%d+)-(%d+)$")
-        if not (whole(last_generation) and whole(last_number)) then return { "corrupt", "events" } end
-        generation = math.max(generation, tonumber(last_generation))
-        number = math.max(number, tonumber(last_number))
-      end
-    end
-  end
+  local last_generation, last_number = last_entry(KEYS[i])
+  if not (last_generation and last_number) then return { "corrupt", "events" } end
+  generation, number = math.max(generation, last_generation), math.max(number, last_number)
 end
 
 for i = FIRST_STREAM, #KEYS do
@@ -111,7 +102,5 @@ redis.call("HSET", head_key, "owner", owner, "generation", int(head.generation),
 redis.call("HSETNX", head_key, "ledgers", int(ledgers))
 redis.call("HSETNX", head_key, "records", "0")
 redis.call("HSETNX", head_key, "records_since_ms", int(now_ms()))
--- The sentinels: a key that exists is never created in the middle of a slot's migration.
-for i = 2, 7 do redis.call("HSETNX", KEYS[i], "-", "") end
-redis.call("ZADD", KEYS[8], "NX", "+inf", "-")
+keep_sentinels()
 return { "done", head.generation, head.number }

@@ -22,11 +22,10 @@
 --   {"passed"}         another attempt has begun or opened it since, or this one has ended
 --   {"corrupt", what}
 -- @include head
+-- @include partition
 
 local head_key, partitions, attempt = KEYS[1], ARGV[1], ARGV[2]
 local seen, forgets, degraded = tonumber(ARGV[3]), ARGV[4] == "1", ARGV[5] == "1"
-
-local FIRST_STREAM = 9
 local refusal = wrong_type(head_key, "hash", "head")
 if refusal then return refusal end
 local values = redis.call("HMGET", head_key, "generation", "number", "owner")
@@ -36,14 +35,8 @@ local is_repeat = generation == tonumber(attempt)
 if is_repeat and values[3] ~= "" then return { "passed" } end
 if not is_repeat and opened_by(values[1], values[3]) ~= ARGV[6] then return { "passed" } end
 for i = FIRST_STREAM, #KEYS do
-  if redis.call("TYPE", KEYS[i]).ok == "stream" then
-    local info = redis.call("XINFO", "STREAM", KEYS[i])
-    for j = 1, #info, 2 do
-      if info[j] == "last-generated-id" then
-        known = math.max(known, whole(string.match(info[j + 1], "%-(%d+)$")) or 0)
-      end
-    end
-  end
+  local _, last = last_entry(KEYS[i])
+  known = math.max(known, last or 0)
 end
 local number = math.max(known, seen)
 -- From here on it must succeed.
@@ -52,6 +45,5 @@ redis.call("HSET", head_key, "owner", "", "generation", attempt, "number", int(n
 redis.call("HSETNX", head_key, "records", "0")
 redis.call("HSETNX", head_key, "records_since_ms", int(now_ms()))
 if forgets then redis.call("UNLINK", unpack(KEYS, 2)) end
-for i = 2, 7 do redis.call("HSETNX", KEYS[i], "-", "") end
-redis.call("ZADD", KEYS[8], "NX", "+inf", "-")
+keep_sentinels()
 return { "done", redis.call("CLUSTER", "MYID"), number, known }
