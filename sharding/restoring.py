@@ -210,13 +210,17 @@ class Restoring:
             users = packb([str(each) for each in chain.from_iterable(piece)])
             await self._run(_USERS, partition, declared, (str(attempt), users))
 
-    async def remember(self, partition: int, attempt: int, memories: Iterable[Memory]) -> None:
-        """Enter what happened to requests and orders, in its order."""
+    async def remember(
+        self, partition: int, attempt: int, memories: Iterable[Memory], *, numbers: Iterator[int]
+    ) -> None:
+        """Enter what happened to requests and orders, in its order; `numbers` go on from call to call of
+        an attempt, which does one after the other."""
         tag = self._tag(partition)
         declared = [keys.head(tag), *keys.memory(tag), keys.deadlines(tag)]
         for piece in _pieces(memories, MEMORIES_AT_ONCE):
             flat = packb(list(chain.from_iterable(piece)))
-            await self._run(_RELIVE, partition, declared, (str(attempt), flat))
+            args = (str(attempt), str(next(numbers)), flat)
+            await self._run(_RELIVE, partition, declared, args)
 
     async def reopen(self, partition: int, shut: Shut, opened: Entry) -> None:
         """Let the partition be obeyed again; `opened` is its last event from here on."""

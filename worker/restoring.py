@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import structlog
 
@@ -11,6 +12,7 @@ from ledger.failpoints import Failpoints
 from ledger.restoring import Note, PartitionState, PartitionStates
 from ledger.servers import PerServer
 from sharding.events import Kind
+from sharding.memories import Memory
 from sharding.outcomes import State
 from sharding.partitions import Entry
 from sharding.restoring import SHARDS_AT_ONCE, Found, Restoring, ShardState, Shut, opened_entry
@@ -74,7 +76,7 @@ class Restorer:
             await work.refill(server, state)
         if forgets:
             async for piece in self._restoring.bars(partition):
-                await self._restoring.remember(partition, case.attempt, piece)
+                await work.remember(piece)
         self._failpoints.hit("worker.after_refill")
         applied = max(state.checkpoint.id.number for state in states)
         shut = shut._replace(number=max(shut.number, applied))
@@ -161,6 +163,7 @@ class _Work:
         self._partition = partition
         self._attempt = shut.attempt
         self.forgets = forgets
+        self._numbers = count(1)
         self._found: dict[int, Found] = {}
         """What shards had before, where that differs and is lost."""
 
@@ -171,16 +174,22 @@ class _Work:
 
     async def refill(self, server: PartitionStates, state: PartitionState) -> None:
         """All that one server knows: shards, then what requests and orders came to."""
-        partition, attempt, known = self._partition, self._attempt, set(state.ids)
+        partition, known = self._partition, set(state.ids)
         await _in_turns([self._shard(server, state, shard) for shard in state.shards])
         unknown = sorted({*state.unloaded, *state.untold} - known)
         await _in_turns([self._clear(each) for each in unknown])
         for shard in state.shards:
             if shard.held:
                 async for piece in server.holds(partition, shard.product_id):
-                    await self._restoring.remember(partition, attempt, piece)
+                    await self.remember(piece)
         async for piece in server.memories(partition):
-            await self._restoring.remember(partition, attempt, piece)
+            await self.remember(piece)
+
+    async def remember(self, memories: Iterable[Memory]) -> None:
+        """Behind what it was told to remember before."""
+        await self._restoring.remember(
+            self._partition, self._attempt, memories, numbers=self._numbers
+        )
 
     async def _shard(
         self, server: PartitionStates, state: PartitionState, shard: ShardState

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Give a shard of a partition that is being restored what the ledger knows of it.
+-- Give a shard of a partition that is being restored what the ledger knows of it, once in an attempt.
 --
 -- KEYS[1] head     hash: the partition's fence
 -- KEYS[2] stock    hash: the shard
@@ -29,8 +29,9 @@ local head, refusal = read_restoring(KEYS[1], attempt)
 if not head then return refusal end
 local before, moves, kept = { "done" }, 0, {}
 if redis.call("TYPE", stock_key).ok == "hash" then
-  local values = redis.call("HMGET", stock_key, "available", "held", "sold", "moves")
+  local values = redis.call("HMGET", stock_key, "available", "held", "sold", "moves", "restored")
   before = { "done", values[1] or "", values[2] or "", values[3] or "" }
+  if values[5] == attempt then return before end
   moves = whole(values[4]) or 0
   freeze, frozen = latest_freeze(stock_key, freeze, frozen)
   if not forgets then
@@ -49,7 +50,7 @@ if #fields == 0 then return before end
 if #kept > 0 then redis.call("HSET", stock_key, unpack(kept)) end
 -- Each event can have raised it once.
 redis.call("HSET", stock_key, "moves", int(math.max(moves, head.number) + 1), "freeze", freeze, "frozen", frozen,
-  unpack(fields))
+  "restored", attempt, unpack(fields))
 redis.call("HSET", users_key, "-", "")
 redis.call("HSET", info_key, "since_ms", int(now_ms()), unpack(info))
 return before

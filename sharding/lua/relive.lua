@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Have a partition that is being restored remember what happened to requests and orders, in its order.
+-- Have a partition that is being restored remember what happened to requests and orders, in its order, each piece
+-- once: one that was held up would take back what later pieces say.
 --
 -- KEYS[1] head       hash: the partition's fence
 -- KEYS[2] records_0  hash: request records, first generation; KEYS[3], KEYS[4] the others
@@ -7,7 +8,8 @@
 -- KEYS[8] deadlines  sorted set: orders by the time at which somebody has to look at them
 --
 -- ARGV[1] attempt   integer >= 1, the generation that this attempt was issued
--- ARGV[2] memories  packed flat list: what, field, value, at_ms, and so on; what is one of
+-- ARGV[2] piece     integer >= 1, numbers the attempt's calls
+-- ARGV[3] memories  packed flat list: what, field, value, at_ms, and so on; what is one of
 --     r a record; t a tombstone; h a record where nothing is known
 --     e a line's hold ended: value replaces all of its record but what was answered
 --     o an order, to be looked at at at_ms, 0: never; p the same where nothing is known
@@ -23,11 +25,12 @@
 -- @include restoring
 
 local memory = { KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
-local deadlines_key, attempt, memories = KEYS[8], ARGV[1], cmsgpack.unpack(ARGV[2])
+local deadlines_key, attempt, piece, memories = KEYS[8], ARGV[1], ARGV[2], cmsgpack.unpack(ARGV[3])
 local ASKS = { h = true, e = true, p = true, s = true }
 
 local head, refusal = read_restoring(KEYS[1], attempt)
 if not head then return refusal end
+if head.relived >= tonumber(piece) then return { "done" } end
 local asked, fields = {}, {}
 for i = 1, #memories, 4 do
   if ASKS[memories[i]] then
@@ -50,6 +53,7 @@ local function look_at(order_id, at_ms)
 end
 
 -- From here on it must succeed.
+redis.call("HSET", head.key, "relived", piece)
 local records_key, tombstones_key = current_records(head, memory), current_tombstones(head, memory)
 local function remember(field, value)
   known[field] = value

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Shut a partition for everybody but one attempt to restore it from the ledger. Whoever began earlier writes nothing
--- to it from here on.
+-- to it from here on. A repeat that was held up changes nothing of what the attempt has written since.
 --
 -- KEYS[1] head       hash: the partition's fence
 -- KEYS[2] records_0  hash: request records, first generation; KEYS[3], KEYS[4] the others
@@ -28,7 +28,7 @@ local head_key, partitions, attempt = KEYS[1], ARGV[1], ARGV[2]
 local seen, forgets, degraded = tonumber(ARGV[3]), ARGV[4] == "1", ARGV[5] == "1"
 local refusal = wrong_type(head_key, "hash", "head")
 if refusal then return refusal end
-local values = redis.call("HMGET", head_key, "generation", "number", "owner")
+local values = redis.call("HMGET", head_key, "generation", "number", "owner", "forgot")
 local generation, known = whole(values[1] or "0") or 0, whole(values[2] or "0") or 0
 if generation > tonumber(attempt) then return { "passed" } end
 local is_repeat = generation == tonumber(attempt)
@@ -44,6 +44,10 @@ redis.call("HSET", head_key, "owner", "", "generation", attempt, "number", int(n
   "ledgers", int(#KEYS - FIRST_STREAM + 1), "degraded", degraded and attempt or "0")
 redis.call("HSETNX", head_key, "records", "0")
 redis.call("HSETNX", head_key, "records_since_ms", int(now_ms()))
-if forgets then redis.call("UNLINK", unpack(KEYS, 2)) end
+if not is_repeat then redis.call("HSET", head_key, "relived", "0") end
+if forgets and values[4] ~= attempt then
+  redis.call("UNLINK", unpack(KEYS, 2))
+  redis.call("HSET", head_key, "forgot", attempt)
+end
 keep_sentinels()
 return { "done", redis.call("CLUSTER", "MYID"), number, known }

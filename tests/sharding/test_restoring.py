@@ -15,7 +15,7 @@ from sharding.memories import Memory, What
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Deduction, Outcome
 from sharding.partitions import NOTHING_APPLIED, Partitions
-from sharding.placement import Layout
+from sharding.placement import Layout, base_partition
 from sharding.plans import NEVER_FROZEN
 from sharding.restoring import (
     Found,
@@ -95,6 +95,11 @@ def shard(product_id: int, **changes: object) -> ShardState:
     return ShardState(**(known | changes))  # type: ignore[arg-type]
 
 
+def product_of_an_even_partition() -> int:
+    """Of which no test above leaves a partition shut."""
+    return next(each for each in _product_ids if base_partition(each, PARTITIONS) % 2 == 0)
+
+
 async def opened_by(cluster: Cluster, partition: int) -> str:
     """What a refused opening has found."""
     head = keys.head(cluster.tags[partition])
@@ -162,7 +167,7 @@ STEPS: dict[str, Step] = {
         partition, shut.attempt, 1, {1: 1}
     ),
     "remember": lambda restoring, partition, shut: restoring.remember(
-        partition, shut.attempt, [Memory(What.RECORD, "1:x", "d1:0:0:0")]
+        partition, shut.attempt, [Memory(What.RECORD, "1:x", "d1:0:0:0")], numbers=count(1)
     ),
     "reopen": lambda restoring, partition, shut: restoring.reopen(
         partition, shut, opened_entry(shut, AT_MS)
@@ -222,10 +227,48 @@ async def test_each_step_whose_answer_was_lost_may_be_repeated(
     assert await entries_of(partitions, opened) == [entry]
 
 
+async def test_a_call_that_was_held_up_takes_nothing_back(
+    lonely: Cluster, partitions: Partitions, restoring: Restoring, opened: int
+) -> None:
+    """Each call of an attempt once more, after all of them."""
+    product, user, numbers = next(_product_ids), 9, count(1)
+    shut = await shut_now(lonely, restoring, opened, 2)
+
+    async def refill() -> None:
+        await restoring.refill(opened, 2, shard(product, max_per_user=5), forgets=True)
+
+    await refill()
+    await restoring.count_users(opened, 2, product, {user: 3})
+    held, ended = (
+        Memory(what, f"{product}:order 1 {product}", value)
+        for what, value in ((What.RECORD, f"h3:{user}:7:0"), (What.ENDED, f"c3:{user}:"))
+    )
+    for memory in (held, ended):
+        await restoring.remember(opened, 2, [memory], numbers=numbers)
+    kept = await kept_of(lonely, opened, product)
+    assert kept == {b"%d:order 1 %d" % (product, product): b"c3:9:7:0", b"9": b"3"}
+    await restoring.shut(opened, attempt=2, found="1 ", number=0, forgets=True)
+    await refill()
+    await restoring.remember(opened, 2, [held], numbers=count(1))
+    assert await kept_of(lonely, opened, product) == kept
+    await restoring.reopen(opened, shut, opened_entry(shut, AT_MS))
+
+
+async def kept_of(cluster: Cluster, partition: int, product: int) -> dict[bytes, bytes]:
+    """What it remembers, and the units that users have."""
+    tag = cluster.tags[partition]
+    found: dict[bytes, bytes] = {}
+    for key in (keys.records(tag, 0), keys.users(tag, product)):
+        flat = await cluster.command(partition, "HGETALL", key, lane=LaneKind.READ)
+        assert isinstance(flat, list)
+        found |= dict(zip(flat[::2], flat[1::2], strict=True))
+    return {name: value for name, value in found.items() if name != b"-"}
+
+
 async def test_a_restored_shard_sells_what_it_was_given_and_replays_what_it_was_told(
     lonely: Cluster, partitions: Partitions, restoring: Restoring
 ) -> None:
-    product = next(_product_ids)
+    product = product_of_an_even_partition()
     plan = plan_for(product, 10)
     partition = plan.layout.partition(0, product_id=product, partitions=PARTITIONS)
     if not (await partitions.head(partition)).is_open:
@@ -234,7 +277,7 @@ async def test_a_restored_shard_sells_what_it_was_given_and_replays_what_it_was_
     shut = await shut_now(lonely, restoring, partition, attempt)
     assert await restoring.refill(partition, attempt, shard(product), forgets=True) is None
     record = Memory(What.RECORD, f"{product}:known", "d3:9:7:0")
-    await restoring.remember(partition, attempt, [record])
+    await restoring.remember(partition, attempt, [record], numbers=count(1))
     await restoring.reopen(partition, shut, opened_entry(shut, AT_MS))
     stock = Stock(lonely, lonely.metrics)
     requests = [Deduction("known", product, 3, user_id=9), Deduction("new", product, 7)]
@@ -251,7 +294,7 @@ async def test_a_restored_donor_uses_no_number_twice(
     lonely: Cluster, partitions: Partitions, restoring: Restoring
 ) -> None:
     """Of the takes that were lost the receiver may know."""
-    product = next(_product_ids)
+    product = product_of_an_even_partition()
     shards = Shards(lonely, product, Layout(1, 2))
     donor, receiver = shards.partitions
     if not (await partitions.head(donor)).is_open:

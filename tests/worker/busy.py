@@ -22,6 +22,7 @@ HOLD_S = 600
 SETTLED = (
     "moves",
     "repaired",
+    "restored",
     "transfers_from",
     "visited",
     "since_ms",

@@ -3,6 +3,8 @@
 --
 -- Fields of a head: owner (empty while the partition is restored from the ledger), generation, number, partitions,
 --   ledgers, records, records_since_ms, touches, and
+--   forgot    the attempt to restore it that has removed its records and streams
+--   relived   how many pieces of what it is to remember an attempt has given it
 --   degraded  the generation that was opened on a node without a replica: what happens in it waits for none
 --   applied   number up to which the ledger is known to have all of its events; missing: nobody has said so yet
 --   behind    1: the ledger was behind by the limit and has not caught up by half of it since

@@ -3,10 +3,10 @@
 
 -- The head's number, or nil and the refusal.
 local function read_restoring(key, attempt)
-  local values = redis.pcall("HMGET", key, "owner", "generation", "number", "records")
+  local values = redis.pcall("HMGET", key, "owner", "generation", "number", "records", "relived")
   if values.err then return nil, { "corrupt", "head" } end
   if values[1] ~= "" or values[2] ~= attempt then return nil, { "passed" } end
   local number, records = whole(values[3]), whole(values[4])
   if not (number and records) then return nil, { "corrupt", "head" } end
-  return { key = key, number = number, records = records }
+  return { key = key, number = number, records = records, relived = whole(values[5]) or 0 }
 end
