@@ -176,10 +176,9 @@ async def test_killed_connections_under_load_cost_no_unit(
             asyncio.create_task(decided((here, there)[i % 2], request))
             for i, request in enumerate(buying(product_id, units + 40))
         ]
-        sold = 0
         while not all(task.done() for task in selling):
             await kill_all_but_mine(killer)
-            sold = (await row_of(killer, product_id)).sold_count
+        sold = (await row_of(killer, product_id)).sold_count
         answers = [task.result() for task in selling]
     assert sold == units
     assert Counter(answer.outcome for answer in answers) == {

@@ -4,7 +4,13 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 
 from tests.acceptance.shop import Shop
 from tests.servers.conftest import MYSQL_SERVERS
-from tests.servers.test_two_servers import UNITS, figures, one_of_each, sold_of_each, until_applied
+from tests.servers.test_two_servers import (
+    UNITS,
+    of_worker,
+    one_of_each,
+    sold_of_each,
+    until_applied,
+)
 from tests.waiting import eventually
 
 EARLY, BUYERS = 50, 150
@@ -20,7 +26,7 @@ async def flush(twins: Shop) -> None:
 
 async def restored(twins: Shop) -> float:
     """How many partitions the workers have restored so far."""
-    found = [await figures(twins, worker, RESTORED) for worker in (0, 1)]
+    found = [await of_worker(twins, worker, RESTORED) for worker in (0, 1)]
     return sum(value for each in found for value in each.values())
 
 

@@ -512,7 +512,7 @@ SAID_BY_REDIS = "was 2 when the Redis Cluster was set up, INVENTORY_MYSQL_URLS n
         ("worker", SWAPPED, OTHER_PLACE),
         ("server", SWAPPED, OTHER_PLACE),
         ("worker", ONE_MISSING, OTHER_NUMBER),
-        ("server", ONE_MISSING, OTHER_NUMBER),
+        ("server", ONE_MISSING, f"{OTHER_NUMBER}|{SAID_BY_REDIS}"),  # whichever answers first
         ("server", NOWHERE, SAID_BY_REDIS),  # a worker waits for MySQL before it looks at Redis
     ],
     ids=["worker-swapped", "server-swapped", "worker-missing", "server-missing", "server-nowhere"],

@@ -34,7 +34,7 @@ LIKELY_SEEDS = (6, 23, 53)
 SEEDS_MAX = 400
 TIMES = re.compile(rb"\b1[0-9]{12}\b")
 """Milliseconds since 1970."""
-IDENTITY = re.compile(rb"[0-9a-f]{40}")
+IDENTITY = re.compile(rb"\b[0-9a-f]{40}\b")
 """Of a node."""
 CLOCKS_DIFFER_MS = 20
 """So far apart may be the times at which both run a call."""
@@ -188,9 +188,7 @@ def comparable(reply: object) -> object:
     if isinstance(reply, ReplyError):
         return "error", str(reply).partition(" ")[0]
     if isinstance(reply, bytes):
-        if IDENTITY.fullmatch(reply):
-            return "identity"
-        return TIMES.sub(b"time", reply)
+        return TIMES.sub(b"time", IDENTITY.sub(b"identity", reply))
     if isinstance(reply, int):
         return "time" if TIMES.fullmatch(b"%d" % reply) else reply
     if not isinstance(reply, list):
