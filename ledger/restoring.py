@@ -58,11 +58,9 @@ class PartitionState:
     """Products on sale of which the load, or the opening, of the shard here was lost."""
     untold: list[int] = field(default_factory=list)
     """Products whose shard here has not heard of their layout."""
-    unreleased: list[int] = field(default_factory=list)
-    """Products of whose buffer units have left that did not arrive here."""
-
     epochs: dict[int, int] = field(default_factory=dict)
-    """The current ones of those three."""
+    """The current ones of those two, and of products of whose buffer units have left that did not arrive
+    here."""
 
     def want(self, product_id: int, epoch: int, kind: list[int]) -> None:
         """Note that a product's shard here lacks something of a kind."""
@@ -83,7 +81,7 @@ class Note(NamedTuple):
 
 
 class PartitionStates:
-    """What one MySQL server knows of partitions; `settle` alone writes."""
+    """What one MySQL server knows of partitions; `freeze_missed` and `settle` alone write."""
 
     def __init__(self, database: Database, *, partitions: int) -> None:
         self._database = database
@@ -254,8 +252,8 @@ class KnownShard(NamedTuple):
 
     @property
     def is_on_sale(self) -> bool:
-        """Whether it is, or is about to be."""
-        return self.status in (State.OPEN, State.LOADING)
+        """Whether it is, is about to be, or is being closed, when every shard gives its units back."""
+        return self.status != State.CLOSED
 
 
 Sides = dict[int, dict[tuple[int, bool], TransferNote]]
@@ -366,7 +364,7 @@ def state_of(
         ):
             state.want(product_id, row.product_epoch, state.untold)
         if is_base and row.released_in_all > row.released:
-            state.want(product_id, row.product_epoch, state.unreleased)
+            state.epochs[product_id] = row.product_epoch
     return state
 
 

@@ -1,4 +1,5 @@
-"""Asks all Redis nodes how they are set up, at the start and whenever one of them becomes a master."""
+"""Asks all Redis nodes how they are set up: at the start, when one of them becomes a master, and twice
+a minute."""
 
 import asyncio
 import contextlib

@@ -60,6 +60,16 @@ def deadlines(tag: str) -> str:
     return f"inv:{{{tag}}}:deadlines"
 
 
+def streams(tag: str, ledgers: int) -> tuple[str, ...]:
+    """The streams of events of all MySQL servers."""
+    return tuple(events(tag, ledger) for ledger in range(ledgers))
+
+
+def partition(tag: str, ledgers: int) -> tuple[str, ...]:
+    """All that a partition consists of besides its shards; see sharding/lua/include/partition.lua."""
+    return (head(tag), *memory(tag), deadlines(tag), *streams(tag, ledgers))
+
+
 def users(tag: str, product_id: int) -> str:
     """Hash: user to the units that the user holds and has bought of a product in this epoch."""
     return f"inv:{{{tag}}}:users:{product_id}"

@@ -300,10 +300,11 @@ class Lane(asyncio.Protocol):
             parts.append(self._wait)
         self._transport.writelines(parts)
         limit_s = self._options.timeout_s + (self._wait_s if waits else 0.0)
-        self._round_timer = _Patience(self._loop, STUCK_S, partial(self._note_stuck, limit_s))
-
-    def _note_stuck(self, limit_s: float) -> None:
         left_s = max(0.0, limit_s - STUCK_S)
+        note_stuck = partial(self._note_stuck, left_s)
+        self._round_timer = _Patience(self._loop, min(STUCK_S, limit_s), note_stuck)
+
+    def _note_stuck(self, left_s: float) -> None:
         self._give_up_waiting(left_s)
         self._round_timer = _Patience(self._loop, left_s, self._abort)
 

@@ -123,7 +123,10 @@ class _Change:
 
     async def _reaches_all(self) -> bool:
         try:
-            await together(map(self._coming.reach, self._everywhere()))
+            present = set(self._present.partitions)
+            await together(
+                self._coming.reach(each, has_shard=each in present) for each in self._everywhere()
+            )
         except StockUnavailableError:
             return False
         return True

@@ -168,22 +168,20 @@ class Partitions:
         NotOpenableError unless it was never used or has all that the ledgers have.
         """
         tag = self._tag(partition)
-        streams = self._streams(tag)
-        assert len(checkpoints) == len(streams)
+        ledgers = self._cluster.ledgers
+        assert len(checkpoints) == ledgers
         proofs = [part for checkpoint in checkpoints for part in map(str, checkpoint)]
         reply = await self._cluster.run_unfenced(
             _OPEN,
             partition,
-            [keys.head(tag), *keys.memory(tag), keys.deadlines(tag), *streams],
+            keys.partition(tag, ledgers),
             [str(self._partitions), str(opening), str(int(degraded)), *proofs],
             lane=LaneKind.ALONE if degraded else LaneKind.MOVE,
         )
         if reply[0] == b"passed":
             return await self.head(partition, opening=opening)
         if reply[0] != b"done":
-            raise _refusal(
-                partition, reply, partitions=self._partitions, ledgers=self._cluster.ledgers
-            )
+            raise _refusal(partition, reply, partitions=self._partitions, ledgers=ledgers)
         _, generation, number = reply
         assert isinstance(generation, int)
         assert isinstance(number, int)
@@ -195,10 +193,10 @@ class Partitions:
             partitions=self._partitions,
             is_degraded=degraded,
             was_opened=True,
-            streams=[UNKNOWN_STREAM._replace(last=EventId(generation, number))] * len(streams),
+            streams=[UNKNOWN_STREAM._replace(last=EventId(generation, number))] * ledgers,
         )
 
-    async def replicated(self, partition: int, *, ledger: int, last: EventId) -> bool:
+    async def replicated(self, partition: int, *, ledger: int, last: Checkpoint) -> bool:
         """Whether the stream has the entry `last`; if so, a replica has it by now, too.
 
         A master that was promoted since the entry was read may not have it. In `fast` durability
@@ -209,7 +207,7 @@ class Partitions:
             _CONFIRM,
             partition,
             [keys.head(tag), keys.events(tag, ledger)],
-            [str(last)],
+            [str(last.id), last.anchor],
             lane=LaneKind.WRITE,
         )
         return reply[3] == 1
@@ -286,11 +284,7 @@ class Partitions:
 
     def _head_keys(self, partition: int) -> list[str]:
         tag = self._tag(partition)
-        return [keys.head(tag), *self._streams(tag)]
-
-    def _streams(self, tag: str) -> list[str]:
-        """One for each MySQL server."""
-        return [keys.events(tag, ledger) for ledger in range(self._cluster.ledgers)]
+        return [keys.head(tag), *keys.streams(tag, self._cluster.ledgers)]
 
 
 def _stream(last: object, applied: object, is_behind: object) -> StreamState:

@@ -1,9 +1,10 @@
 """Copies what the ledger knows of a partition into the partition, script call by script call.
 
 No script obeys a partition between `shut` and `reopen`. One attempt may write to it at a time, the one
-whose generation was issued last; every call of an earlier one ends as RestorationPassedError.
+that shut it last; every call of another ends as RestorationPassedError.
 """
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -23,6 +24,7 @@ from sharding.plans import Freeze
 from sharding.scripts import Script, script
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 
 MEMORIES_AT_ONCE = 1_000
 USERS_AT_ONCE = 2_000
@@ -93,7 +95,7 @@ class Found(NamedTuple):
 
 
 class Restoring:
-    """Every method raises StockUnavailableError, and all that write RestorationPassedError."""
+    """Every method but `bars` raises StockUnavailableError; all that write, RestorationPassedError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -101,7 +103,7 @@ class Restoring:
         """Partitions whose latest attempt waits for no replica."""
 
     async def newest(self, partition: int, *, ledger: int) -> list[Entry]:
-        """The last entries of a stream, the newest first; none where it is no stream."""
+        """The last entries of a stream, the newest first; none where there is no stream."""
         key = keys.events(self._tag(partition), ledger)
         reply = await self._cluster.command(
             partition, "XREVRANGE", key, "+", "-", "COUNT", str(NEWEST), lane=LaneKind.READ
@@ -116,8 +118,10 @@ class Restoring:
             try:
                 async for piece in self._bars_at(other):
                     yield piece
-            except StockUnavailableError:
-                continue
+            except StockUnavailableError as error:
+                _LOG.warning(
+                    "p%02d does not tell p%02d of barred orders: %s", other, partition, error
+                )
 
     def _elsewhere(self, partition: int) -> list[int]:
         found: dict[Node | None, int] = {}
@@ -166,7 +170,7 @@ class Restoring:
         tag = self._tag(partition)
         count = str(self._cluster.settings.partitions)
         args = (count, str(attempt), str(number), _flag(forgets), _flag(degraded), found)
-        declared = [keys.head(tag), *keys.memory(tag), keys.deadlines(tag), *self._streams(tag)]
+        declared = keys.partition(tag, self._cluster.ledgers)
         _, owner, at, known = await self._run(_SHUT, partition, declared, args)
         assert isinstance(owner, bytes)
         assert isinstance(at, int)
@@ -231,7 +235,9 @@ class Restoring:
             shut.owner,
             packb([part.decode() for part in opened.fields]),
         )
-        await self._run(_REOPEN, partition, [keys.head(tag), *self._streams(tag)], args)
+        await self._run(
+            _REOPEN, partition, [keys.head(tag), *keys.streams(tag, self._cluster.ledgers)], args
+        )
         self._cluster.learn({partition: opened.id})
 
     async def _run(
@@ -247,9 +253,6 @@ class Restoring:
 
     def _tag(self, partition: int) -> str:
         return self._cluster.tags[partition]
-
-    def _streams(self, tag: str) -> list[str]:
-        return [keys.events(tag, ledger) for ledger in range(self._cluster.ledgers)]
 
     def _shard_keys(self, partition: int, product_id: int) -> list[str]:
         tag = self._tag(partition)

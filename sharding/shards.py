@@ -550,10 +550,15 @@ class Shards:
         except MissingShardError:
             return None
 
-    async def reach(self, partition: int) -> None:
-        """StockUnavailableError if the partition does not answer soon."""
+    async def reach(self, partition: int, *, has_shard: bool) -> None:
+        """StockUnavailableError if the partition does not answer soon, or lacks a shard that it is to
+        have: one that was lost is loaded once more, which a change of the layout must not overtake."""
         key = self._keys_of(partition).shard[1]
-        await self._cluster.command(partition, "EXISTS", key, lane=LaneKind.READ, hasty=True)
+        found = await self._cluster.command(
+            partition, "EXISTS", key, lane=LaneKind.READ, hasty=True
+        )
+        if has_shard and not found:
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"p{partition:02d} lacks its shard")
 
     async def was_visited(self, partition: int) -> bool:
         """Whether a shard ever stood in for the home of a request. StockUnavailableError, at once if its

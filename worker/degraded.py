@@ -45,7 +45,8 @@ class Replicas:
         self._asked: dict[Node, tuple[float, asyncio.Task[Replication]]] = {}
         self._demanded: dict[Node, tuple[Replication, asyncio.Task[None]]] = {}
         """What was changed at a node after it had said that."""
-        self._lacking_since_s: dict[Node, float] = {}
+        self._lacking: dict[Node, tuple[float, float]] = {}
+        """Since when nodes were seen to lack a replica, and when that was seen last."""
         self._trouble: dict[Node | None, str] = {}
 
     async def opens_degraded(self, partition: int, head: PartitionHead) -> bool:
@@ -79,15 +80,22 @@ class Replicas:
         if state.in_sync:
             await self._note_followed(node, state)
             return False
-        since_s = self._lacking_since_s.setdefault(node, time.monotonic())
-        lacking_s = time.monotonic() - since_s
-        if not is_left_alone(state, lacking_s=lacking_s, is_empty=is_empty):
+        if not is_left_alone(state, lacking_s=self._lacking_s(node), is_empty=is_empty):
             return False
         await self._demand(node, state, alone=True)
         return True
 
+    def _lacking_s(self, node: Node) -> float:
+        """How long a node has lacked a replica. What nobody looked at meanwhile may have had one."""
+        now_s = time.monotonic()
+        since_s, looked_s = self._lacking.get(node, (now_s, now_s))
+        if now_s - looked_s > SYNC_GRACE_S:
+            since_s = now_s
+        self._lacking[node] = since_s, now_s
+        return now_s - since_s
+
     async def _note_followed(self, node: Node, state: Replication) -> None:
-        self._lacking_since_s.pop(node, None)
+        self._lacking.pop(node, None)
         await self._demand(node, state, alone=False)
 
     async def _known(self, answer: Awaitable[bool], partition: int) -> bool:

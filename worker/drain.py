@@ -169,7 +169,7 @@ class Drain:
     async def _is_replicated(self, chunk: Chunk) -> bool:
         try:
             is_there = await self._partitions.replicated(
-                chunk.partition, ledger=self._share.place.index, last=chunk.end.id
+                chunk.partition, ledger=self._share.place.index, last=chunk.end
             )
             await self._look_for_losses(chunk)
         except StockUnavailableError as error:

@@ -83,6 +83,7 @@ class Keeper:
         fenced = [why for each, why in zip(served, reasons, strict=True) if why and each in owned]
         self._show_fenced(Counter(fenced))
         self._degraded &= owned
+        self._away = {each: self._away[each] for each in served if each in self._away}
         self._metrics.degraded.set(len(self._degraded))
         if time.monotonic() >= self._housekeeping_due_s:
             self._housekeeping_due_s = time.monotonic() + HOUSEKEEPING_EVERY_S

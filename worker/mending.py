@@ -42,7 +42,7 @@ class Mends:
         product = await self._products.get(row.product_id)
         if product.epoch == row.epoch and product.status is State.LOADING:
             raise StockUnavailableError(Reason.NOT_EXECUTED, "the product is still being loaded")
-        if product.epoch == row.epoch and product.status is State.OPEN:
+        if product.epoch == row.epoch and product.status in (State.OPEN, State.CLOSING):
             try:
                 await self._mend(product)
             except (LayoutPassedError, LoadConflictError) as error:

@@ -198,7 +198,11 @@ class Opener:
         )
         task = asyncio.create_task(self._restore(case, refusal), name=f"restore {partition}")
         self._restoring[partition] = task
-        task.add_done_callback(lambda _: self._restoring.pop(partition, None))
+        task.add_done_callback(lambda _: self._note_ended(partition))
+        self._metrics.restoring.set(len(self._restoring))
+
+    def _note_ended(self, partition: int) -> None:
+        self._restoring.pop(partition, None)
         self._metrics.restoring.set(len(self._restoring))
 
     async def _restore(self, case: Case, refusal: "_Refusal") -> None:
@@ -217,8 +221,6 @@ class Opener:
         except Exception as error:  # one partition must not end the upkeep of all others
             self._note_refusal(case.partition, refusal, f"{case.why}; restoring it: {error!r}")
             log.error("restoring failed", partition=case.partition, exc_info=error)
-        finally:
-            self._metrics.restoring.set(len(self._restoring) - 1)
 
     def _refusal(self, partition: int, head: PartitionHead) -> "_Refusal":
         """What is known of the partition as it is: shut for another reason, or on another node, it is

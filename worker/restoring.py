@@ -74,9 +74,8 @@ class Restorer:
         work = _Work(self._restoring, partition, shut, forgets=forgets)
         for server, state in zip(self._states.all, states, strict=True):
             await work.refill(server, state)
-        if forgets:
-            async for piece in self._restoring.bars(partition):
-                await work.remember(piece)
+        async for piece in self._restoring.bars(partition):
+            await work.remember(piece)
         self._failpoints.hit("worker.after_refill")
         applied = max(state.checkpoint.id.number for state in states)
         shut = shut._replace(number=max(shut.number, applied))

@@ -10,7 +10,7 @@ SELECT
         )
     )
 FROM product_inventory AS product
-WHERE product.status IN ('loading', 'open') AND NOT EXISTS (
+WHERE product.status IN ('loading', 'open', 'closing') AND NOT EXISTS (
     SELECT 1
     FROM shard_stock AS shard
     WHERE shard.product_id = product.product_id

@@ -30,21 +30,14 @@
 -- @include partition
 
 local head_key, partitions, opening, degraded = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] == "1"
+local FIRST_CHECKPOINT = 4
 local ledgers = #KEYS - FIRST_STREAM + 1
 
-local function type_is(key, expected)
-  local found = redis.call("TYPE", key).ok
-  return found == "none" or found == expected
-end
-
-if not type_is(head_key, "hash") then return { "corrupt", "head" } end
-for i = 2, 7 do
-  if not type_is(KEYS[i], "hash") then return { "corrupt", "records" } end
-end
-if not type_is(KEYS[8], "zset") then return { "corrupt", "deadlines" } end
-for i = FIRST_STREAM, #KEYS do
-  if not type_is(KEYS[i], "stream") then return { "corrupt", "events" } end
-end
+local refusal = wrong_type(head_key, "hash", "head")
+for i = 2, 7 do refusal = refusal or wrong_type(KEYS[i], "hash", "records") end
+refusal = refusal or wrong_type(KEYS[8], "zset", "deadlines")
+for i = FIRST_STREAM, #KEYS do refusal = refusal or wrong_type(KEYS[i], "stream", "events") end
+if refusal then return refusal end
 
 local is_new = redis.call("EXISTS", head_key) == 0
 local head = { key = head_key, generation = 0, number = 0 }
@@ -76,7 +69,8 @@ for i = FIRST_STREAM, #KEYS do
 end
 
 for i = FIRST_STREAM, #KEYS do
-  local checkpoint, anchor = ARGV[2 * (i - 8) + 2], ARGV[2 * (i - 8) + 3]
+  local at = FIRST_CHECKPOINT + 2 * (i - FIRST_STREAM)
+  local checkpoint, anchor = ARGV[at], ARGV[at + 1]
   if checkpoint ~= "0-0" then
     if is_new then return { "no_head", found } end
     local at_number = tonumber(string.match(checkpoint, "-(%d+)$"))

@@ -14,8 +14,8 @@
 -- ARGV[6] info     packed flat list of names and values
 --
 -- Returns one of
---   {"done", available, held, sold}  what the shard had before, as text; nothing after the word: no shard
---   {"passed"}         a later attempt has begun
+--   {"done", available, held, sold}  what the shard had before the attempt, as text; nothing after the word: no shard
+--   {"passed"}         another attempt has begun, or this one has ended
 --   {"corrupt", what}
 -- @include head
 -- @include freeze
@@ -30,8 +30,9 @@ if not head then return refusal end
 local before, moves, kept = { "done" }, 0, {}
 if redis.call("TYPE", stock_key).ok == "hash" then
   local values = redis.call("HMGET", stock_key, "available", "held", "sold", "moves", "restored")
+  local restored, had_available, had_held, had_sold = string.match(values[5] or "", "^(%d+):(%d*):(%d*):(%d*)$")
+  if restored == attempt then return { "done", had_available, had_held, had_sold } end
   before = { "done", values[1] or "", values[2] or "", values[3] or "" }
-  if values[5] == attempt then return before end
   moves = whole(values[4]) or 0
   freeze, frozen = latest_freeze(stock_key, freeze, frozen)
   if not forgets then
@@ -50,7 +51,8 @@ if #fields == 0 then return before end
 if #kept > 0 then redis.call("HSET", stock_key, unpack(kept)) end
 -- Each event can have raised it once.
 redis.call("HSET", stock_key, "moves", int(math.max(moves, head.number) + 1), "freeze", freeze, "frozen", frozen,
-  "restored", attempt, unpack(fields))
+  "restored", attempt .. ":" .. table.concat({ before[2] or "", before[3] or "", before[4] or "" }, ":"),
+  unpack(fields))
 redis.call("HSET", users_key, "-", "")
 redis.call("HSET", info_key, "since_ms", int(now_ms()), unpack(info))
 return before

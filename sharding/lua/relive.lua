@@ -17,7 +17,7 @@
 --
 -- Returns one of
 --   {"done"}
---   {"passed"}         a later attempt has begun
+--   {"passed"}         another attempt has begun, or this one has ended
 --   {"corrupt", what}
 -- @include head
 -- @include records
@@ -31,6 +31,7 @@ local ASKS = { h = true, e = true, p = true, s = true }
 local head, refusal = read_restoring(KEYS[1], attempt)
 if not head then return refusal end
 if head.relived >= tonumber(piece) then return { "done" } end
+if head.relived ~= piece - 1 then return { "passed" } end -- the node was set back, and lacks the ones before
 local asked, fields = {}, {}
 for i = 1, #memories, 4 do
   if ASKS[memories[i]] then

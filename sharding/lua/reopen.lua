@@ -11,7 +11,7 @@
 --
 -- Returns one of
 --   {"done", generation, number}
---   {"passed"}         a later attempt has begun, or another node has the partition
+--   {"passed"}         another attempt has begun, or another node has the partition
 --   {"corrupt", what}
 -- @include head
 -- @include restoring

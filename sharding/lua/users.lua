@@ -9,7 +9,7 @@
 --
 -- Returns one of
 --   {"done"}
---   {"passed"}         a later attempt has begun
+--   {"passed"}         another attempt has begun, or this one has ended
 --   {"corrupt", what}
 -- @include head
 -- @include restoring

@@ -1,4 +1,4 @@
-"""Break the service in every way that faults.py knows, under load, and let the oracle judge.
+"""Break the service in every way that there is in faults/, under load, and let the oracle judge.
 
 `python -m tests.chaos F07 --seed 3` breaks one thing; without a number all, one after the other.
 Ends with 1 when something is wrong, and says by which seed and where the callers' history is.

@@ -39,7 +39,7 @@ class Pause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderLines:
-    """One product that is sold in orders only, at the end: `units` of them were loaded."""
+    """One product that is sold in orders only, at the end."""
 
     journal: Journal
     stock: Stock

@@ -103,7 +103,7 @@ async def without_replica(
 
 async def acts(partitions: Partitions, partition: int) -> bool:
     """One fenced write that waits for a replica where others do."""
-    return await partitions.replicated(partition, ledger=0, last=EventId(9, 9))
+    return await partitions.replicated(partition, ledger=0, last=Checkpoint(EventId(9, 9), ""))
 
 
 async def reopened(

@@ -16,6 +16,7 @@ from sharding.events import BEFORE_ALL, EventId, Kind, anchor, decode
 from sharding.metrics import StockMetrics
 from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, Partitions
+from sharding.restoring import checkpoint_at
 from sharding.stock import Stock
 from tests.sharding.conftest import entries_of, plan_for, settings_for
 from tests.waiting import eventually
@@ -103,11 +104,11 @@ async def test_a_head_of_another_node_or_of_the_past_refuses_everything(
     partitions: Partitions, impatient: Cluster, opened: int, field: str, value: str, why: str
 ) -> None:
     entry = await newest(partitions, opened)
-    assert await partitions.replicated(opened, ledger=0, last=entry.id)
+    assert await partitions.replicated(opened, ledger=0, last=checkpoint_at(entry))
     head = keys.head(impatient.tags[opened])
     await impatient.command(opened, "HSET", head, field, value, lane=LaneKind.WRITE)
     with pytest.raises(StockUnavailableError, match=why) as failure:
-        await partitions.replicated(opened, ledger=0, last=entry.id)
+        await partitions.replicated(opened, ledger=0, last=checkpoint_at(entry))
     assert failure.value.reason is Reason.PARTITION_FENCED
 
 
@@ -123,7 +124,7 @@ async def test_a_new_process_is_not_obeyed_where_a_partition_has_gone_back_behin
     seen_by_fresh.learn({opened: NOTHING_APPLIED})
     assert (await seen_by_fresh.head(opened)).reason == "WENT_BACK"
     with pytest.raises(StockUnavailableError, match="WENT_BACK") as failure:
-        await seen_by_fresh.replicated(opened, ledger=0, last=entry.id)
+        await seen_by_fresh.replicated(opened, ledger=0, last=checkpoint_at(entry))
     assert failure.value.reason is Reason.PARTITION_FENCED
     assert (await partitions.head(opened)).is_open
     await fresh.close()
@@ -148,7 +149,7 @@ async def test_an_emptied_partition_is_shut_and_not_opened_over_the_ledgers_even
     gone = [keys.head(tag), keys.events(tag, 0), *keys.memory(tag)]
     await impatient.command(opened, "DEL", *gone, lane=LaneKind.WRITE)
     with pytest.raises(StockUnavailableError, match="NO_HEAD"):
-        await partitions.replicated(opened, ledger=0, last=entry.id)
+        await partitions.replicated(opened, ledger=0, last=checkpoint_at(entry))
     with pytest.raises(NotOpenableError, match="empty"):
         await partitions.open(opened, [Checkpoint(entry.id, anchor(entry.fields))], opening=1)
     assert (await partitions.head(opened)).reason == "NO_HEAD"
@@ -157,8 +158,17 @@ async def test_an_emptied_partition_is_shut_and_not_opened_over_the_ledgers_even
 async def test_an_entry_that_a_promoted_node_lacks_is_not_replicated(
     partitions: Partitions, opened: int
 ) -> None:
-    lost = EventId(1, 2)
+    entry = await newest(partitions, opened)
+    lost = Checkpoint(EventId(1, 2), anchor(entry.fields))
     assert not await partitions.replicated(opened, ledger=0, last=lost)
+
+
+async def test_another_entry_of_the_same_number_is_not_the_one_that_was_read(
+    partitions: Partitions, opened: int
+) -> None:
+    entry = await newest(partitions, opened)
+    read = Checkpoint(entry.id, anchor((*entry.fields, b"other")))
+    assert not await partitions.replicated(opened, ledger=0, last=read)
 
 
 async def _demand(masters: list[RedisNode], *, replicas: int) -> None:
@@ -251,9 +261,9 @@ async def test_a_partition_that_lost_its_latest_opening_is_not_open_and_opens_ab
     again = await partitions.open(opened, at_checkpoint, opening=3)
     assert again.generation == 3
     assert (await partitions.head(opened, opening=3)).is_open
-    assert await partitions.replicated(
-        opened, ledger=0, last=EventId(again.generation, again.number)
-    )
+    entry = await newest(partitions, opened)
+    assert entry.id == EventId(again.generation, again.number)
+    assert await partitions.replicated(opened, ledger=0, last=checkpoint_at(entry))
 
 
 async def test_an_opening_that_comes_after_a_later_one_changes_nothing(

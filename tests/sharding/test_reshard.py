@@ -290,7 +290,7 @@ async def test_a_change_that_was_given_up_stays_so_for_whoever_comes_late(
 ) -> None:
     product = await load(*split_evenly(60, 3))
 
-    async def away(self: Shards, partition: int) -> None:
+    async def away(self: Shards, partition: int, *, has_shard: bool) -> None:
         raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{partition} is away")
 
     with monkeypatch.context() as patch:

@@ -10,7 +10,6 @@ from deploy.local.stack import LocalStack
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
 from sharding.errors import NotOpenableError, RestorationPassedError, StockUnavailableError
-from sharding.events import EventId
 from sharding.memories import Memory, What
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Deduction, Outcome
@@ -18,7 +17,6 @@ from sharding.partitions import NOTHING_APPLIED, Partitions
 from sharding.placement import Layout, base_partition
 from sharding.plans import NEVER_FROZEN
 from sharding.restoring import (
-    Found,
     Restoring,
     ShardState,
     Shut,
@@ -134,7 +132,7 @@ async def test_a_partition_that_is_being_restored_obeys_nobody(
     head = await partitions.head(opened)
     assert (head.is_open, head.reason) == (False, "RESTORING")
     with pytest.raises(StockUnavailableError, match="RESTORING"):
-        await partitions.replicated(opened, ledger=0, last=EventId(1, 1))
+        await partitions.replicated(opened, ledger=0, last=NOTHING_APPLIED)
     with pytest.raises(NotOpenableError, match="being restored"):
         await partitions.open(opened, [NOTHING_APPLIED], opening=3)
 
@@ -219,8 +217,8 @@ async def test_each_step_whose_answer_was_lost_may_be_repeated(
     shut = await shut_now(lonely, restoring, opened, 2)
     assert shut == first
     product = next(_product_ids)
-    for found in (None, Found(7, 0, 3)):
-        assert await restoring.refill(opened, 2, shard(product), forgets=True) == found
+    for _ in range(2):
+        assert await restoring.refill(opened, 2, shard(product), forgets=True) is None
     entry = opened_entry(shut, AT_MS)
     for _ in range(2):
         await restoring.reopen(opened, shut, entry)

@@ -11,8 +11,7 @@ from sharding.outcomes import State
 from sharding.partitions import Entry
 from sharding.restoring import checkpoint_at
 from tests.simulation.ledger import Ledger, Row
-
-PARTITIONS = 12
+from tests.simulation.world import PARTITIONS
 
 
 class SimulatedStates:

@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 
 from sharding.errors import CloseBusyError, StockUnavailableError
-from sharding.events import BEFORE_ALL, EventId, Repair
+from sharding.events import BEFORE_ALL, EventId, Repair, anchor
 from sharding.keys import events
 from sharding.outcomes import (
     Answer,
@@ -23,6 +23,7 @@ from sharding.outcomes import (
     Resolved,
     State,
 )
+from sharding.partitions import Checkpoint
 from sharding.placement import Layout, home_shard
 from sharding.plans import Freeze
 from tests.simulation.ledger import NO_UNITS, Row
@@ -494,15 +495,17 @@ async def move_a_partition(shop: Shop) -> None:
 async def inspect_a_partition(shop: Shop) -> None:
     """A worker looks whether a partition is open and whether a replica has its last event."""
     partition = shop.rng.randrange(PARTITIONS)
-    if not _newest_entry(shop, partition):
+    found = _newest_entry(shop, partition)
+    if not found:
         return  # it is being restored
-    last = EventId.parse(_newest_entry(shop, partition)[0][0])
+    entry_id, fields = found[0]
+    last = Checkpoint(EventId.parse(entry_id), anchor(fields))
 
     async def work(process: Process) -> bool:
         head = await process.partitions.head(partition)
         return head.is_open and await process.partitions.replicated(partition, ledger=0, last=last)
 
-    generation = last.generation
+    generation = last.id.generation
     try:
         seen = await shop.ask(work)
     except StockUnavailableError:

@@ -144,7 +144,9 @@ def assert_noticed(broken: Equipment, noticed: str, *, likely: int) -> None:
 def test_what_is_rare_is_played(played: Callable[[int], Result]) -> None:
     counts: Counter[str] = Counter()
     for seed in (*range(SEEDS), *RARE_SEEDS):
-        counts.update(played(seed).counts)
+        result = played(seed)
+        assert not result.failure, f"seed {seed}: {result.failure}"
+        counts.update(result.counts)
     for name in (
         *("layout changes done", "layout changes rolled back", "events lost"),
         *("orders held", "orders confirmed", "orders released", "orders expired", "orders refused"),

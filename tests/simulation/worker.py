@@ -41,9 +41,10 @@ async def catch_up(shop: Shop, partition: int) -> bool:
     if not entries:
         return await _tell_applied(shop, partition)
     last = EventId.parse(entries[-1][0])
+    newest = Checkpoint(last, anchor(entries[-1][1]))
     try:
         has_it = await shop.ask(
-            lambda process: process.partitions.replicated(partition, ledger=0, last=last)
+            lambda process: process.partitions.replicated(partition, ledger=0, last=newest)
         )
     except StockUnavailableError:
         return False

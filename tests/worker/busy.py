@@ -220,9 +220,14 @@ async def _remembered(world: World, partition: int) -> Memory:
             name = " ".join([kind, *of]) if kind not in ("seen", "gone") else kind
             memory.setdefault(name, {}).update(await _fields(world, partition, key))
     return {
-        name: {name: text for name, text in fields.items() if name not in (*SETTLED, "-")}
+        name: {name: text for name, text in fields.items() if not _passes(name, text)}
         for name, fields in memory.items()
     }
+
+
+def _passes(name: str, text: str) -> bool:
+    """Whether a field is of no account, as is the bar of an order, which no event brings back."""
+    return name in (*SETTLED, "-") or (name.startswith("order ") and text == "n")
 
 
 async def _fields(world: World, partition: int, key: str) -> dict[str, str]:

@@ -114,7 +114,7 @@ class FakePartitions:
         self.seen_last[partition] = EventId(opening, stream.number)
         return (await self.head(partition))._replace(was_opened=True)
 
-    async def replicated(self, partition: int, *, ledger: int, last: EventId) -> bool:
+    async def replicated(self, partition: int, *, ledger: int, last: Checkpoint) -> bool:
         self._reach(partition)
         if partition in self.unreplicated:
             raise StockUnavailableError(Reason.NOT_REPLICATED, f"p{partition}")

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -544,24 +544,50 @@ async def move(world: World, product: int, donor: int, receiver: int, units: int
     await shards.ack(OpenTransfer(donor, receiver, number, units))
 
 
-async def test_an_order_that_was_released_before_it_came_takes_nothing_after_a_loss_either(
-    world: World, worker: WorkerProcess, orders: Orders
-) -> None:
-    """No event tells of it: the other nodes have it."""
-    product = await world.on_sale(60)
+async def released_early(orders: Orders) -> list[int]:
+    """Orders that nobody knows, and that hold nothing from now on."""
     order_ids = fresh_order_ids(12)
     for order_id in order_ids:
         assert (await orders.release(order_id)).outcome is Outcome.RELEASED
-    node = world.cluster.node_of(0)
-    lost = [each for each in EVERYWHERE if world.cluster.node_of(each) == node]
-    before = await generations(world, lost)
-    await empty(world, lost)
-    await all_restored(world, before)
+    return order_ids
+
+
+async def assert_released(orders: Orders, product: int, order_ids: Sequence[int]) -> None:
     for order_id in order_ids:
         late = await orders.reserve(
             order_id, user_id=1, lines=[Line(product, 1)], ttl_s=60, attempt=1
         )
         assert late.outcome is Outcome.RELEASED
+
+
+async def test_an_order_that_was_released_before_it_came_takes_nothing_of_a_node_set_back_either(
+    world: World, worker: WorkerProcess, orders: Orders
+) -> None:
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    before, opened = await dump(world, partition), await generations(world, [partition])
+    await sell(world, product, fresh_request_ids(5))
+    order_ids = await released_early(orders)
+    await drained(world)
+    await set_back(world, partition, before)
+    await all_restored(world, opened)
+    await assert_released(orders, product, order_ids)
+    await lose_everything(world)  # with all nodes it is forgotten, which later tests would notice
+
+
+async def test_an_order_that_was_released_before_it_came_takes_nothing_after_a_loss_either(
+    world: World, worker: WorkerProcess, orders: Orders
+) -> None:
+    """No event tells of it: the other nodes have it."""
+    product = await world.on_sale(60)
+    order_ids = await released_early(orders)
+    await drained(world)
+    node = world.cluster.node_of(0)
+    lost = [each for each in EVERYWHERE if world.cluster.node_of(each) == node]
+    before = await generations(world, lost)
+    await empty(world, lost)
+    await all_restored(world, before)
+    await assert_released(orders, product, order_ids)
     await sell_out(world, product, left=60)
     await lose_everything(world)  # with all nodes it is forgotten, which later tests would notice
 

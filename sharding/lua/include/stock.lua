@@ -14,7 +14,8 @@
 --   freeze                  version of the decision that `frozen` follows; missing: there was none
 --   repaired                <number> <call> of the last difference from the ledger that was compensated here
 --   out:<partition>         <number>:<units> of the last take for that receiver; 0 units: it has arrived
---   restored                the attempt to restore the partition that gave it these counts
+--   restored                <attempt>:<available>:<held>:<sold>: the attempt to restore the partition that gave it its
+--                           counts, and those that it had before
 --   transfers_from          numbers of takes are above this one, since some may have been used that the ledger, from
 --                           which the shard was restored, did not know of; missing: 0
 --   in:<partition>          number of the last put from that donor

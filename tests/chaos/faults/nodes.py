@@ -22,6 +22,8 @@ FAST = {"INVENTORY_DURABILITY": "fast"}
 STALLS, STALL_S = 10, 1.0
 FAILOVERS = 5
 WITHOUT_REPLICA_S = 10.0
+UNDER_WAY_S = 1.0
+"""What was answered by then may have been acknowledged by the replica that is gone."""
 FLUSH_EVERY_S, FLUSHES = 0.2, 10
 SLOT_ROUNDS = 3
 SOLD_UNREPLICATED = 300
@@ -45,7 +47,6 @@ async def master_killed_unreplicated(scene: Scene) -> None:
 
 
 async def _kill_unreplicated(scene: Scene, silenced: Collection[Process]) -> None:
-    restored = await scene.stage.counted(RESTORED)
     async with scene.selling() as buyers:
         while len(buyers.record.deductions.accepted) < scene.sold:
             await buyers.flows()
@@ -58,15 +59,20 @@ async def _kill_unreplicated(scene: Scene, silenced: Collection[Process]) -> Non
         for process in silenced:
             process.pause()
         await buyers.flows(SOLD_UNREPLICATED)
+        told = []
+        if not silenced:  # else the ledger never hears of what is lost, and nobody misses it
+            told = [await scene.stage.counted(each) for each in (RESTORED, EVENTS_LOST)]
         scene.broke()
         scene.stage.kill_node(master)
         for process in (replica.process, *silenced):
             process.resume()
-        if not silenced:  # else the ledger never heard of what is lost, and nobody misses it
-            await _notice_loss(scene, replica, restored)
+        if told:
+            await _notice_loss(scene, replica, *told)
 
 
-async def _notice_loss(scene: Scene, replica: RedisNode, restored: float) -> None:
+async def _notice_loss(
+    scene: Scene, replica: RedisNode, restored: float, events_lost: float
+) -> None:
     """A worker compares the node that leads now with the ledger, and gives it what it lacks."""
 
     async def is_noticed() -> bool:
@@ -76,7 +82,8 @@ async def _notice_loss(scene: Scene, replica: RedisNode, restored: float) -> Non
     led_s = scene.stage.now_s
     await scene.until(is_noticed, "a worker restores what the replica lacks")
     took_s = scene.stage.now_s - led_s
-    events = await scene.stage.counted(EVENTS_LOST)
+    await scene.until(scene.stage.all_open, "all partitions are open")
+    events = await scene.stage.counted(EVENTS_LOST) - events_lost
     scene.note(f"noticed {took_s:.2f} s after the replica led; events lost and named: {events:.0f}")
     scene.expect_in_time(took_s <= NOTICED_S, f"the loss was noticed after {took_s:.2f} s")
 
@@ -229,7 +236,7 @@ async def no_replica(scene: Scene) -> None:
         elsewhere = await scene.shards_elsewhere(master)
         since_s = scene.broke()
         scene.stage.kill_node(replica)
-        await _without_acknowledgements(master)
+        await _without_acknowledgements(scene, master)
         first = len(scene.buyers.record.tries)
         await asyncio.sleep(WITHOUT_REPLICA_S)
         told = scene.buyers.record.tries[first:]
@@ -242,8 +249,11 @@ async def no_replica(scene: Scene) -> None:
         scene.broke()
 
 
-async def _without_acknowledgements(master: RedisNode) -> None:
+async def _without_acknowledgements(scene: Scene, master: RedisNode) -> None:
     """Until it knows that nobody follows, and what was under way is over."""
-    while int((await master.call("INFO", "replication"))["connected_slaves"]):  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
-    await asyncio.sleep(1.0)
+
+    async def is_alone() -> bool:
+        return int((await master.call("INFO", "replication"))["connected_slaves"]) == 0
+
+    await scene.until(is_alone, "the master knows that nobody follows")
+    await asyncio.sleep(UNDER_WAY_S)
