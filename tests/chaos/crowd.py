@@ -6,12 +6,15 @@ beforehand and answers are read when all is over, so that what is slow is the se
 """
 
 import asyncio
+import json
+import os
 import resource
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
+from pathlib import Path
 
 import grpc
 
@@ -44,11 +47,13 @@ class CrowdPlan:
     overload_s: float
     times: float
     deadline_s: float
+    ids: str
+    """The file that `Ids` are written to."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Told:
-    """What the crowd was told. Rates are units a second; the ids are of all that it sent."""
+    """What the crowd was told. Rates are units a second."""
 
     peak_per_s: float = 0.0
     offered_per_s: float = 0.0
@@ -59,6 +64,13 @@ class Told:
     cpu_part: float = 0.0
     """Of one processor, that the crowd itself used during the overload."""
     refused_for_load: int = 0
+    undecided: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Ids:
+    """Requests of all that the crowd sent, but for those that were refused for load."""
+
     accepted: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     """Whoever sent them does not know, or knows that nothing has happened, and may ask again."""
@@ -82,6 +94,7 @@ class Crowd:
         self._template = requests.batch(plan.product_id, SIZE)
         self._batches: list[_Batch] = []
         self.told = Told()
+        self._ids = Ids()
 
     async def act(self) -> Told:
         """All of it."""
@@ -144,11 +157,13 @@ class Crowd:
         for batch in self._batches:
             for item, outcome in zip(_items(batch.message), outcomes_of(batch), strict=True):
                 if outcome == ACCEPTED:
-                    self.told.accepted.append(item)
+                    self._ids.accepted.append(item)
                 elif outcome == REFUSED:
                     self.told.refused_for_load += 1
                 else:
-                    self.told.undecided.append(item)
+                    self._ids.undecided.append(item)
+        self.told.undecided = len(self._ids.undecided)
+        Path(self._plan.ids).write_text(json.dumps(asdict(self._ids)))
 
 
 def outcomes_of(batch: _Batch) -> Sequence[int]:
@@ -185,7 +200,8 @@ async def _calling(plan: CrowdPlan) -> AsyncIterator[Sequence[Call]]:
 
 
 async def measure(plan: CrowdPlan) -> Told:
-    """Carry out a plan."""
+    """Carry out a plan, with no more right to the processors than the service has."""
+    os.setpriority(os.PRIO_PROCESS, 0, 0)
     async with _calling(plan) as calls:
         return await Crowd(plan, calls).act()
 

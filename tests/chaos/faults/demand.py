@@ -2,12 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from inventory.client import DeductItem, Outcome
 from tests.acceptance.shop import SERVERS
 from tests.bench.programs import carried_out
-from tests.chaos.crowd import SIZE, CrowdPlan, Told
+from tests.chaos.crowd import SIZE, CrowdPlan, Ids, Told
 from tests.chaos.faults.register import fault
 from tests.chaos.scene import Scene
 from tests.chaos.stack import DEADLINE_S, Stage
@@ -18,6 +21,7 @@ STORM = 300
 COPIES = 3
 CROWD_UNITS, CROWD_SHARDS = 100_000_000, 12
 PEAK_S, OVERLOAD_S, BACK_S = 3.0, 10.0, 2.0
+FAVOUR = 10
 OVERLOAD, GOODPUT_PART = 5, 0.8
 SENT_PART = 0.9
 """Of what the crowd was to send; with less, it is the crowd that is measured."""
@@ -64,18 +68,33 @@ async def storm(scene: Scene) -> None:
 
 @fault("F32", "five times as many buyers as can be served, for ten seconds", back_within_s=BACK_S)
 async def overload(scene: Scene) -> None:
+    ids = scene.stage.stack.directory / "crowd.json"
     async with scene.selling() as buyers:
         begun_s = scene.stage.now_s
         product_id = await scene.stage.shop.on_sale(CROWD_UNITS, shards=CROWD_SHARDS)
-        told = await _crowd(scene.stage, product_id)
+        with _served_first():
+            told = await _crowd(scene.stage, product_id, ids)
         scene.broke(told.ended_s)
         _judge_goodput(scene, told)
         await buyers.flows(SETTLED)
         scene.expect_quick_again(before_s=begun_s, after_s=told.ended_s + BACK_S)
-    await _compare_with_journal(scene, product_id, told)
+    # Only now: it keeps this process, and so the network, busy for a second.
+    await _compare_with_journal(scene, product_id, Ids(**json.loads(ids.read_text())))
 
 
-async def _crowd(stage: Stage, product_id: int) -> Told:
+@contextmanager
+def _served_first() -> Iterator[None]:
+    """This process is the network, which is not slow because processors are busy. As root only."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, usual - FAVOUR)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, usual)
+
+
+async def _crowd(stage: Stage, product_id: int, ids: Path) -> Told:
     """Overload one product."""
     plan = CrowdPlan(
         targets=[stage.stack.grpc_address(each) for each in SERVERS],
@@ -84,6 +103,7 @@ async def _crowd(stage: Stage, product_id: int) -> Told:
         overload_s=OVERLOAD_S,
         times=OVERLOAD,
         deadline_s=DEADLINE_S,
+        ids=str(ids),
     )
     return Told(**json.loads(await carried_out(plan, stage.stack.environment())))
 
@@ -92,7 +112,7 @@ def _judge_goodput(scene: Scene, told: Told) -> None:
     peak, goodput, offered = told.peak_per_s, told.goodput_per_s, told.offered_per_s
     scene.note(
         f"peak {peak:.0f}/s; {goodput:.0f}/s of {offered:.0f}/s, {goodput / peak:.0%} of the peak; "
-        f"{told.refused_for_load} OVERLOADED, {len(told.undecided)} undecided; "
+        f"{told.refused_for_load} OVERLOADED, {told.undecided} undecided; "
         f"the crowd used {told.cpu_part:.0%} of a processor"
     )
     scene.expect_in_time(
@@ -104,8 +124,8 @@ def _judge_goodput(scene: Scene, told: Told) -> None:
     )
 
 
-async def _compare_with_journal(scene: Scene, product_id: int, told: Told) -> None:
-    accepted = {*told.accepted, *await _ask_again(scene.stage, product_id, told.undecided)}
+async def _compare_with_journal(scene: Scene, product_id: int, ids: Ids) -> None:
+    accepted = {*ids.accepted, *await _ask_again(scene.stage, product_id, ids.undecided)}
     _, ledger = await scene.stage.shop.drained(product_id)
     differing = accepted ^ ledger.deductions.keys()
     scene.expect(not differing, f"I5: the crowd and the journal differ in {len(differing)}")
