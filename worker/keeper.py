@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 
 import structlog
 
@@ -59,27 +59,29 @@ class Keeper:
         self._away: dict[int, str] = {}
         self._degraded: set[int] = set()
         self._housekeeping_due_s = 0.0
+        self._at_chores: set[tuple[str, int]] = set()
         self._reasons: set[str] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; what is being restored by then is left for the next attempt."""
         try:
-            while not stop.is_set():
-                self._partitions.moved.clear()
-                if self._shares.is_leased:
-                    await self._tick()
-                else:
-                    await self._watch()
-                pause_s = AGAIN_S if self._away else TICK_S
-                await wait_for_any((stop, self._partitions.moved), pause_s)
+            async with asyncio.TaskGroup() as chores:
+                while not stop.is_set():
+                    self._partitions.moved.clear()
+                    if self._shares.is_leased:
+                        await self._tick(chores)
+                    else:
+                        await self._watch()
+                    pause_s = AGAIN_S if self._away else TICK_S
+                    await wait_for_any((stop, self._partitions.moved), pause_s)
         finally:
             await self._opener.end()
 
-    async def _tick(self) -> None:
+    async def _tick(self, chores: asyncio.TaskGroup) -> None:
         served, owned = sorted(self._shares.served), self._shares.owned
         self._opener.keep(owned)
         await self._learn_openings(served)
-        reasons = await asyncio.gather(*(self._look(partition) for partition in served))
+        reasons = await asyncio.gather(*(self._look(partition, chores) for partition in served))
         fenced = [why for each, why in zip(served, reasons, strict=True) if why and each in owned]
         self._show_fenced(Counter(fenced))
         self._degraded &= owned
@@ -87,7 +89,23 @@ class Keeper:
         self._metrics.degraded.set(len(self._degraded))
         if time.monotonic() >= self._housekeeping_due_s:
             self._housekeeping_due_s = time.monotonic() + HOUSEKEEPING_EVERY_S
-            await asyncio.gather(*(self._tidy(partition) for partition in served))
+            for partition in served:
+                self._begin("tidy", partition, self._tidy(partition), chores)
+
+    def _begin(
+        self,
+        name: str,
+        partition: int,
+        chore: Coroutine[object, object, None],
+        chores: asyncio.TaskGroup,
+    ) -> None:
+        """No look waits for a chore, which may itself wait until the partition is opened again."""
+        if (name, partition) in self._at_chores:
+            chore.close()
+            return
+        self._at_chores.add((name, partition))
+        task = chores.create_task(chore, name=f"{name} {partition}")
+        task.add_done_callback(lambda _: self._at_chores.discard((name, partition)))
 
     async def _watch(self) -> None:
         """The ledger is away, and the leases with it: show how far the last known shares are behind."""
@@ -103,7 +121,7 @@ class Keeper:
             async with asyncio.timeout(ANSWER_S):
                 self._latest |= await self._openings.latest(partitions)
 
-    async def _look(self, partition: int) -> str:
+    async def _look(self, partition: int, chores: asyncio.TaskGroup) -> str:
         """Open a partition if it is not; returns why it is not open after that, '' if it is."""
         try:
             opening = self._latest.get(partition, 0)
@@ -111,7 +129,7 @@ class Keeper:
             if partition in self._shares.owned:
                 head = await self._kept(partition, head)
             if head.is_open:
-                await self._note_applied(partition, head)
+                self._begin("note", partition, self._note_applied(partition, head), chores)
                 self._opener.note_open(partition, head)
         except StockUnavailableError as error:
             self._shares.found(partition, is_open=False)

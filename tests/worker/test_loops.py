@@ -226,6 +226,11 @@ class Bench:
             finally:
                 stop.set()
 
+    async def tick(self) -> None:
+        """One look of the keeper, with all that it begins."""
+        async with asyncio.TaskGroup() as chores:
+            await self.keeper._tick(chores)
+
     def metric(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"inventory_worker_{name}", labels) or 0
 
@@ -380,7 +385,7 @@ async def test_partitions_are_told_how_far_the_ledger_is_until_they_know(
         del partitions.applied[1]  # in a failover
         await eventually(lambda: partitions.applied == numbers)
     notes = partitions.notes
-    await bench.keeper._tick()
+    await bench.tick()
     assert partitions.notes == notes
 
 
@@ -494,11 +499,11 @@ async def test_a_partition_that_lost_its_latest_opening_is_opened_again(
 ) -> None:
     bench, stream = Bench(database, partitions), partitions.streams[3]
     issued = (await Openings(database).begin(3, above=stream.generation)).generation
-    await bench.keeper._tick()
+    await bench.tick()
     assert partitions.opening_attempts == 1
     assert bench.metric("partitions_fenced", reason="WENT_BACK") == 1
     stream.generation = issued + 1
-    await bench.keeper._tick()
+    await bench.tick()
     assert partitions.opening_attempts == 1
     assert bench.metric("partitions_fenced", reason="WENT_BACK") == 0
 
@@ -508,13 +513,13 @@ async def test_a_partition_that_comes_back_is_opened_without_its_old_pause(
 ) -> None:
     bench = Bench(database, partitions)
     partitions.closed = {3}
-    await bench.keeper._tick()
-    await bench.keeper._tick()
+    await bench.tick()
+    await bench.tick()
     assert partitions.opening_attempts == 1
     bench.share.lease(frozenset(), float("inf"))
-    await bench.keeper._tick()
+    await bench.tick()
     bench.share.lease(frozenset({3}), float("inf"))
-    await bench.keeper._tick()
+    await bench.tick()
     assert partitions.opening_attempts == 2
 
 
@@ -523,11 +528,11 @@ async def test_a_partition_that_is_on_another_node_is_opened_without_its_old_pau
 ) -> None:
     bench = Bench(database, partitions)
     partitions.closed = {3}
-    await bench.keeper._tick()
-    await bench.keeper._tick()
+    await bench.tick()
+    await bench.tick()
     assert partitions.opening_attempts == 1
     partitions.nodes[3] = ("127.0.0.1", 2)
-    await bench.keeper._tick()
+    await bench.tick()
     assert partitions.opening_attempts == 2
 
 
