@@ -157,12 +157,14 @@ class Partitions:
         *,
         opening: int,
         degraded: bool = False,
+        judged: int | None = None,
     ) -> PartitionHead:
         """Open a partition where it is now; `checkpoints` are the ledgers', in their order.
 
         `opening` is the generation that the ledger issued for it; no two attempts share one. One that
         comes after a later one changes nothing, and the head is returned as that has left it.
-        `degraded`: its node has no replica, and nobody is to wait for one until it is opened again.
+        `degraded`: its node has no replica, and nobody is to wait for one until it is opened again;
+        `judged` is the generation of the head that this was seen by: one that was opened since stays so.
         Otherwise a replica has by then all that ever happened in the partition.
 
         NotOpenableError unless it was never used or has all that the ledgers have.
@@ -175,7 +177,13 @@ class Partitions:
             _OPEN,
             partition,
             keys.partition(tag, ledgers),
-            [str(self._partitions), str(opening), str(int(degraded)), *proofs],
+            [
+                str(self._partitions),
+                str(opening),
+                str(int(degraded)),
+                "" if judged is None else str(judged),
+                *proofs,
+            ],
             lane=LaneKind.ALONE if degraded else LaneKind.MOVE,
         )
         if reply[0] == b"passed":

@@ -110,7 +110,11 @@ class Opener:
             known = self._known(partition, head)  # the opening itself may be read before its answer
             self._failpoints.hit("worker.before_opening")
             opened = await self._partitions.open(
-                partition, issued.checkpoints, opening=issued.generation, degraded=degraded
+                partition,
+                issued.checkpoints,
+                opening=issued.generation,
+                degraded=degraded,
+                judged=head.generation,
             )
             if issued.is_ledger_older:  # the next look opens it under a generation of the ledger's
                 await self._openings.begin(partition, above=opened.generation)

@@ -11,13 +11,14 @@
 -- ARGV[1] partitions   integer >= 1, the cluster's partition count
 -- ARGV[2] opening      integer >= 1, the generation that this opening was issued
 -- ARGV[3] degraded     1: the node has no replica, and what happens in this generation waits for none; else 0
--- ARGV[4] checkpoint   "<generation>-<number>" that the first ledger has applied, "0-0" for nothing
--- ARGV[5] anchor       what the entry at that checkpoint is recognised by, see sharding/events.py
--- ARGV[6], ARGV[7] …   the same for the other ledgers
+-- ARGV[4] judged       generation of the head by which it was judged whether the node has a replica; empty: of any
+-- ARGV[5] checkpoint   "<generation>-<number>" that the first ledger has applied, "0-0" for nothing
+-- ARGV[6] anchor       what the entry at that checkpoint is recognised by, see sharding/events.py
+-- ARGV[7], ARGV[8] …   the same for the other ledgers
 --
 -- Returns one of
 --   {"done", generation, number}
---   {"passed", generation}  it was opened under this number elsewhere, or under a later one
+--   {"passed", generation}  it was opened under this number elsewhere, under a later one, or since it was judged
 --   {"partitions", count}   the cluster was set up with another partition count
 --   {"ledgers", count}      the cluster was set up with another number of ledgers
 --   {"behind", found, number}      the head is behind a checkpoint
@@ -29,8 +30,9 @@
 -- @include head
 -- @include partition
 
-local head_key, partitions, opening, degraded = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] == "1"
-local FIRST_CHECKPOINT = 4
+local head_key, partitions, opening = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local degraded, judged = ARGV[3] == "1", ARGV[4]
+local FIRST_CHECKPOINT = 5
 local ledgers = #KEYS - FIRST_STREAM + 1
 
 local refusal = wrong_type(head_key, "hash", "head")
@@ -56,8 +58,10 @@ if not is_new then
     redis.call("HINCRBY", head_key, "touches", 1)
     return { "done", head.generation, head.number }
   end
-  -- Whoever was stopped between its number and this call would open under one that nobody has issued.
-  if head.generation >= opening then return { "passed", head.generation } end
+  -- Whoever was stopped between its number and this call would open under one that nobody has issued; and whoever
+  -- was stopped before its number, without the replica that is back since.
+  local is_judged_anew = judged ~= "" and values[1] ~= judged
+  if head.generation >= opening or is_judged_anew then return { "passed", head.generation } end
 end
 
 -- An entry that somebody added by hand may stand above the head: later events must pass it.

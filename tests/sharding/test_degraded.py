@@ -224,6 +224,18 @@ async def test_a_node_says_how_many_replicas_it_has_and_demands(
         await nodes.demand(node, 1)
 
 
+async def test_an_opening_that_was_judged_before_another_one_changes_nothing(
+    partitions: Partitions, partition: int
+) -> None:
+    """Whoever was stopped between the two does not know of the replica that is back."""
+    await partitions.open(partition, [NOTHING_APPLIED], opening=1)
+    await partitions.open(partition, [NOTHING_APPLIED], opening=2)
+    late = await partitions.open(partition, [NOTHING_APPLIED], opening=3, degraded=True, judged=1)
+    assert (late.generation, late.is_degraded, late.was_opened) == (2, False, False)
+    again = await partitions.open(partition, [NOTHING_APPLIED], opening=4, judged=2)
+    assert (again.generation, again.was_opened) == (4, True)
+
+
 async def test_the_mark_of_an_earlier_generation_means_nothing(
     cluster: Cluster, partitions: Partitions, partition: int
 ) -> None:

@@ -286,7 +286,7 @@ async def test_a_partition_is_opened_again_by_the_same_anchor(
     for newest, ask in ((real, pair.real), (fake, None)):
         assert isinstance(newest, list)
         entry_id, fields = newest[0]
-        again = [*opening[:-4], b"2", b"0", entry_id, anchor(fields).encode()]
+        again = [*opening[:-5], b"2", b"0", b"", entry_id, anchor(fields).encode()]
         answers.append(await ask(stream, *again) if ask else pair.fake(stream, *again))
     assert answers[0] == answers[1] == [b"done", 2, 2]
 

@@ -27,6 +27,7 @@ from sharding.events import BEFORE_ALL, EventId
 from sharding.lane import Node
 from sharding.outcomes import Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, PartitionHead, StreamState
+from sharding.restoring import checkpoint_at
 from tests.ledger.conftest import (
     create_database,
     fetch,
@@ -103,6 +104,7 @@ class FakePartitions:
         *,
         opening: int,
         degraded: bool,
+        judged: int,
     ) -> PartitionHead:
         self.opening_attempts += 1
         if partition not in self.openable:
@@ -118,7 +120,8 @@ class FakePartitions:
         self._reach(partition)
         if partition in self.unreplicated:
             raise StockUnavailableError(Reason.NOT_REPLICATED, f"p{partition}")
-        return partition not in self.without_the_last
+        has_it = last in map(checkpoint_at, self.entries[partition])
+        return has_it and partition not in self.without_the_last
 
     async def note_applied(self, partition: int, applied: EventId, *, ledger: int) -> None:
         self.notes += 1
