@@ -7,7 +7,6 @@ beforehand and answers are read when all is over, so that what is slow is the se
 
 import asyncio
 import json
-import os
 import resource
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -24,6 +23,7 @@ from tests.bench import requests
 from tests.bench.load import BATCH, call
 from tests.bench.order_calls import Call
 from tests.bench.window import report_of
+from tests.chaos.processes import no_favour
 
 SIZE = 200
 LANES = 16
@@ -200,8 +200,8 @@ async def _calling(plan: CrowdPlan) -> AsyncIterator[Sequence[Call]]:
 
 
 async def measure(plan: CrowdPlan) -> Told:
-    """Carry out a plan, with no more right to the processors than the service has."""
-    os.setpriority(os.PRIO_PROCESS, 0, 0)
+    """Carry out a plan."""
+    no_favour()
     async with _calling(plan) as calls:
         return await Crowd(plan, calls).act()
 

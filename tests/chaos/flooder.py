@@ -14,6 +14,7 @@ import grpc.aio
 
 from deploy.local.ports import HOST
 from tests.bench.window import report_of
+from tests.chaos.processes import no_favour
 
 CONNECTIONS = 300
 SLOW_CONNECTIONS = 50
@@ -117,6 +118,7 @@ FLOODS: Mapping[str, Callable[[int, float, Flooded], Awaitable[None]]] = {
 
 async def flood(plan: FloodPlan) -> Flooded:
     """Carry out a plan."""
+    no_favour()
     told = Flooded()
     await asyncio.gather(*(FLOODS[plan.kind](port, plan.seconds, told) for port in plan.ports))
     return told

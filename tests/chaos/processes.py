@@ -1,10 +1,11 @@
-"""What processes use, from /proc."""
+"""What processes use, from /proc, and whose turn it is."""
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+FAVOUR = 10
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RESIDENT = 1  # a field of /proc/PID/statm, counted in pages
 
@@ -27,6 +28,24 @@ def descriptors(pids: Iterable[int]) -> int:
 def is_stopped(pid: int) -> bool:
     """Whether a process stands still until SIGCONT."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+
+
+@contextmanager
+def served_first() -> Iterator[None]:
+    """This process, which is the network and the healthy callers, is not slow because processors are
+    busy with others. As root only; who is begun meanwhile asks for `no_favour`."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, usual - FAVOUR)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, usual)
+
+
+def no_favour() -> None:
+    """Be served as the service is."""
+    os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
 def _resident_bytes(pid: int) -> int:

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from inventory.client import DeductItem, Outcome
@@ -12,6 +10,7 @@ from tests.acceptance.shop import SERVERS
 from tests.bench.programs import carried_out
 from tests.chaos.crowd import SIZE, CrowdPlan, Ids, Told
 from tests.chaos.faults.register import fault
+from tests.chaos.processes import served_first
 from tests.chaos.scene import Scene
 from tests.chaos.stack import DEADLINE_S, Stage
 
@@ -21,7 +20,6 @@ STORM = 300
 COPIES = 3
 CROWD_UNITS, CROWD_SHARDS = 100_000_000, 12
 PEAK_S, OVERLOAD_S, BACK_S = 3.0, 10.0, 2.0
-FAVOUR = 10
 OVERLOAD, GOODPUT_PART = 5, 0.8
 SENT_PART = 0.9
 """Of what the crowd was to send; with less, it is the crowd that is measured."""
@@ -72,7 +70,7 @@ async def overload(scene: Scene) -> None:
     async with scene.selling() as buyers:
         begun_s = scene.stage.now_s
         product_id = await scene.stage.shop.on_sale(CROWD_UNITS, shards=CROWD_SHARDS)
-        with _served_first():
+        with served_first():
             told = await _crowd(scene.stage, product_id, ids)
         scene.broke(told.ended_s)
         _judge_goodput(scene, told)
@@ -80,18 +78,6 @@ async def overload(scene: Scene) -> None:
         scene.expect_quick_again(before_s=begun_s, after_s=told.ended_s + BACK_S)
     # Only now: it keeps this process, and so the network, busy for a second.
     await _compare_with_journal(scene, product_id, Ids(**json.loads(ids.read_text())))
-
-
-@contextmanager
-def _served_first() -> Iterator[None]:
-    """This process is the network, which is not slow because processors are busy. As root only."""
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, usual - FAVOUR)
-    try:
-        yield
-    finally:
-        os.setpriority(os.PRIO_PROCESS, 0, usual)
 
 
 async def _crowd(stage: Stage, product_id: int, ids: Path) -> Told:
