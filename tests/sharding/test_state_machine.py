@@ -144,6 +144,8 @@ class World:
 
 
 PATIENCE_S = 5.0
+HURRIES = ("lane.STUCK_S", "cluster.STUCK_S", "lookups.ALTERNATE_S", "lookups.KNOWN_S")
+"""How soon a node that does not answer counts as away."""
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +156,8 @@ def world(services: LocalStack, partitions: Partitions) -> Iterator[World]:
         pytest.MonkeyPatch.context() as patient,
         asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner,
     ):
-        for module in ("sharding.lane", "sharding.cluster"):
-            patient.setattr(f"{module}.STUCK_S", PATIENCE_S)
+        for name in HURRIES:
+            patient.setattr(f"sharding.{name}", PATIENCE_S)
         created = StockMachine.world = World(runner, services)
         yield created
         created.run(created.close())
