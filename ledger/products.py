@@ -107,6 +107,8 @@ class ProductRow:
     """Units sold when the product was last closed."""
     sold_from_buffer: int
     """Units sold since it was loaded that no shard knows of."""
+    released_stock: int
+    """Units that left the buffer for the shards since it was loaded."""
     former_shards: str
     """Other shard counts that it had, with spaces between them."""
     version: int
@@ -129,7 +131,7 @@ class ProductRow:
             epoch=self.epoch,
             layout=Layout(self.layout_version, self.layout_shards),
             amounts=split_evenly(self.load_pool, self.layout_shards),
-            buffer=self.buffer_stock,
+            buffer=self.buffer_stock + self.released_stock + self.sold_from_buffer,
             sold_before=self.sold_before,
             former_shards=tuple(map(int, self.former_shards.split())),
             max_per_user=self.max_per_user,

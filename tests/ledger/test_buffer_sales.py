@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
+from ledger.buffer_releases import Buffers, Release
 from ledger.buffer_sales import BufferSales
 from ledger.database import Database
 from ledger.engine.metrics import SalesMetrics
@@ -72,6 +73,20 @@ def on_sale(products: Products, new_product: OnSale) -> OnSale:
 
 async def ask(sales: BufferSales, *requests: Deduction) -> list[Answer]:
     return await sales.deduct(requests)
+
+
+async def test_the_plan_of_a_load_stays_what_it_was_whatever_became_of_its_buffer(
+    sales: BufferSales, database: Database, products: Products, on_sale: OnSale
+) -> None:
+    """It may be carried out once more, where a shard was lost."""
+    product = await on_sale(10)
+    before = (await products.get(product)).plan
+    await ask(sales, Deduction("r", product, 3))
+    buffers = Buffers(database, partitions=48)
+    await buffers.release(Release(product, "b1", 4, "test", "ann"))
+    row = await products.get(product)
+    assert (row.buffer_stock, row.sold_from_buffer, row.released_stock) == (3, 3, 4)
+    assert row.plan == before
 
 
 async def test_a_sale_is_in_row_and_journal_and_known_from_then_on(

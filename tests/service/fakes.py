@@ -195,6 +195,7 @@ class FakeProducts:
             load_pool=0,
             sold_before=0,
             sold_from_buffer=0,
+            released_stock=0,
             former_shards="",
             version=1,
         )

@@ -18,6 +18,7 @@ SELECT
     load_pool,
     sold_before,
     sold_from_buffer,
+    released_stock,
     former_shards,
     version,
     frozen_reason,
