@@ -29,6 +29,7 @@ from prometheus_client import CollectorRegistry
 
 from deploy.local.stack import LocalStack
 from sharding import keys
+from sharding.breaker import Breaker
 from sharding.cluster import Cluster, LaneKind
 from sharding.errors import LoadConflictError, StockUnavailableError
 from sharding.events import Status
@@ -150,7 +151,8 @@ HURRIES = ("lane.STUCK_S", "cluster.STUCK_S", "lookups.ALTERNATE_S", "lookups.KN
 
 @pytest.fixture(scope="module")
 def world(services: LocalStack, partitions: Partitions) -> Iterator[World]:
-    # No node is to count as away only because this machine is busy: the model knows of no such answers.
+    # No node is to count as away because this machine is busy, or because a reply of it was lost just
+    # before: the model knows of no such answers.
     # A factory keeps the runner from replacing the loop that the other tests use.
     with (
         pytest.MonkeyPatch.context() as patient,
@@ -158,9 +160,14 @@ def world(services: LocalStack, partitions: Partitions) -> Iterator[World]:
     ):
         for name in HURRIES:
             patient.setattr(f"sharding.{name}", PATIENCE_S)
+        patient.setattr(Breaker, "fail", _stay_closed)
         created = StockMachine.world = World(runner, services)
         yield created
         created.run(created.close())
+
+
+def _stay_closed(_breaker: Breaker, _why: str, *, open_s: float = 0.0) -> None:
+    """As `Breaker.fail` of a node that is there all the time."""
 
 
 class Counts(NamedTuple):
