@@ -29,7 +29,7 @@ demo: install  ## one flash sale with a server process, a worker and a Redis mas
 	@$(BIN)/python -m deploy.demo
 
 test: machine-for-test $(INSTALLED) $(MATRIX_IF_CHOSEN)  ## the whole suite on a real Redis Cluster and MySQL
-	@INVENTORY_TEST_REDIS=$(SERVER) $(BIN)/python -m pytest --numprocesses $(JOBS) --no-loadscope-reorder
+	@INVENTORY_TEST_REDIS=$(SERVER) $(BIN)/python -m pytest --numprocesses $(JOBS) --no-loadscope-reorder --reruns 1
 
 bench: install  ## measure throughput and latency on this machine
 	@$(BIN)/python -m tests.bench
