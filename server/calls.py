@@ -38,6 +38,7 @@ T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
 """Takes a message, or a reader of them; returns a message, its bytes, or None where it streams."""
+Parser = Callable[[bytes], Message]
 
 ANSWER_S = 0.5
 """What is left of a caller's deadline for the answer, when a call waits for something."""
@@ -95,12 +96,21 @@ class Calls(grpc.GenericRpcHandler):
     def serve(self, service: ServiceDescriptor, *implementations: object) -> None:
         """Answer a service's methods by the implementations' own, named in snake_case.
 
-        What none of them has is answered UNIMPLEMENTED.
+        What none of them has is answered UNIMPLEMENTED. Where one has a method of that name with
+        `before_`, calls go through it before they are parsed: to refuse most of them costs little then.
         """
         for method in service.methods:
-            self._add(method, _behaviour(implementations, _snake_case(method.name)))
+            name = _snake_case(method.name)
+            before = _found(implementations, f"before_{name}")
+            self._add(method, _found(implementations, name) or _unimplemented, before=before)
 
-    def _add(self, method: MethodDescriptor, behaviour: Behaviour) -> None:
+    def _add(
+        self,
+        method: MethodDescriptor,
+        behaviour: Behaviour,
+        *,
+        before: Callable[[], None] | None = None,
+    ) -> None:
         service = method.containing_service.full_name
         name = f"{service}/{method.name}"
         meter = self._meters.get(name) or self._metrics.meter(name)
@@ -109,7 +119,7 @@ class Calls(grpc.GenericRpcHandler):
         only_reads = level == MethodOptions.NO_SIDE_EFFECTS
         bound_s = self._bounds.of(method)
         guard = _Guard(meter, self._log, only_reads=only_reads, bound_s=bound_s)
-        parse = _parser(GetMessageClass(method.input_type))
+        parse = _parser(GetMessageClass(method.input_type), before)
         self._handlers[f"/{name}"] = _handler(method, guard, behaviour, parse)
 
 
@@ -140,7 +150,10 @@ class _Guard:
         except Exception as error:  # noqa: BLE001 - the top of a call: nothing may pass it
             refusal = self._worded(translate(error) or self._unforeseen(error))
             code = refusal.code
-            await _end(context, refusal)
+            try:
+                await _end(context, refusal)
+            finally:
+                del refusal  # or this frame and the error keep each other
         finally:
             self._meter.end(code, perf_counter() - began_s)
 
@@ -182,11 +195,15 @@ async def _end(context: Context, refusal: RefusedError) -> NoReturn:
     It is tried for a cancelled call as well: gRPC ends no call whose handler was cancelled by anything
     but the caller, who would wait for ever.
     """
+    code, message, details = refusal.code, refusal.message, trailing_metadata(refusal)
+    del refusal
     try:
-        await context.abort(
-            refusal.code, refusal.message, trailing_metadata=trailing_metadata(refusal)
-        )
-    except grpc.aio.AbortError:
+        await context.abort(code, message, trailing_metadata=details)
+    except grpc.aio.AbortError as aborted:
+        # gRPC's part of the call keeps this error, whose way keeps that, with the request and all that
+        # was made of it: garbage until it is looked for, which takes longer than to refuse.
+        aborted.__context__ = None
+        asyncio.get_running_loop().call_soon(aborted.with_traceback, None)
         raise
     except grpc.aio.BaseError:
         raise asyncio.CancelledError from None
@@ -226,15 +243,17 @@ def _handler(
     method: MethodDescriptor,
     guard: _Guard,
     behaviour: Behaviour,
-    parse: Callable[[bytes], Message],
+    parse: Parser,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Requests are decoded inside the guard, so that a malformed one has a status of ours."""
 
-    async def unary(raw: bytes, context: Context) -> Any:
-        async def answer() -> Any:
-            return await behaviour(parse(raw), context)
+    async def answer(raw: bytes, context: Context) -> Any:
+        return await behaviour(parse(raw), context)
 
-        return await guard.run(answer(), context)
+    async def unary(raw: bytes, context: Context) -> Any:
+        answering = answer(raw, context)
+        del raw  # see _end
+        return await guard.run(answering, context)
 
     async def streaming(requests: Any, context: Context) -> None:
         await guard.run(behaviour(requests, context), context)
@@ -248,15 +267,16 @@ def _handler(
     return grpc.unary_unary_rpc_method_handler(unary, response_serializer=_serialized)
 
 
-def _behaviour(implementations: Sequence[object], name: str) -> Behaviour:
-    found = (getattr(each, name) for each in implementations if hasattr(each, name))
-    return next(found, _unimplemented)
+def _found(implementations: Sequence[object], name: str) -> Any:
+    return next((getattr(each, name) for each in implementations if hasattr(each, name)), None)
 
 
-def _parser(message: type[Message]) -> Callable[[bytes], Message]:
+def _parser(message: type[Message], before: Callable[[], None] | None) -> Parser:
     decode = message.FromString
 
     def parse(raw: bytes) -> Message:
+        if before is not None:
+            before()
         try:
             return decode(raw)
         except DecodeError:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -242,22 +243,24 @@ def translate(error: Exception) -> RefusedError | None:
 
 def trailing_metadata(refusal: RefusedError) -> tuple[tuple[str, bytes], ...]:
     """What goes beside the code and the message: the same once more, with details."""
-    status = Status(
-        code=refusal.code.value[0],
-        message=refusal.message,
-        details=[_packed(detail) for detail in _details(refusal)],
-    )
-    return ((DETAILS_METADATA, status.SerializeToString()),)
+    violations = tuple(refusal.violations)
+    return ((DETAILS_METADATA, _status(refusal.code, refusal.reason, refusal.message, violations)),)
 
 
-def _details(refusal: RefusedError) -> list[Message]:
-    details: list[Message] = [ErrorInfo(reason=refusal.reason, domain=DOMAIN)]
-    if refusal.code in _RETRY_AFTER_MS:
-        after_ms = _LONGER_RETRY_AFTER_MS.get(refusal.reason, _RETRY_AFTER_MS[refusal.code])
+@lru_cache(maxsize=128)
+def _status(
+    code: StatusCode, reason: str, message: str, violations: tuple[Violation, ...]
+) -> bytes:
+    """google.rpc.Status. Remembered: under overload most calls end with the same one."""
+    details: list[Message] = [ErrorInfo(reason=reason, domain=DOMAIN)]
+    if code in _RETRY_AFTER_MS:
+        after_ms = _LONGER_RETRY_AFTER_MS.get(reason, _RETRY_AFTER_MS[code])
         details.append(RetryInfo(retry_delay=_milliseconds(after_ms)))
-    if refusal.violations:
-        details.append(BadRequest(field_violations=map(_field_violation, refusal.violations)))
-    return details
+    if violations:
+        details.append(BadRequest(field_violations=map(_field_violation, violations)))
+    packed = [_packed(detail) for detail in details]
+    encoded: bytes = Status(code=code.value[0], message=message, details=packed).SerializeToString()
+    return encoded
 
 
 def _milliseconds(value: int) -> Duration:

@@ -38,6 +38,7 @@ from ledger.errors import (
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
 from ledger.freezes import Freezes
+from ledger.garbage import look_rarely
 from ledger.holds import Holds
 from ledger.letter_retries import LetterRetries
 from ledger.metrics import LedgerMetrics
@@ -481,6 +482,7 @@ def main() -> int:
 
     try:
         _show_metrics(arguments.metrics, registry)
+        look_rarely()
         uvloop.run(run())
     except KeyboardInterrupt:
         return INTERRUPTED

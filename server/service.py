@@ -42,6 +42,14 @@ class InventoryService:
     """Batches of one stream that are under way at the same time."""
     encoder: ResultEncoder
 
+    def before_deduct(self) -> None:
+        """RefusedError for what is not even to be parsed."""
+        self.intake.admit()
+
+    def before_batch_deduct(self) -> None:
+        """RefusedError for what is not even to be parsed."""
+        self.intake.admit()
+
     async def deduct(
         self, request: messages.DeductRequest, context: Context
     ) -> messages.DeductResponse:

@@ -58,7 +58,8 @@ async def carried_out(plan: "DataclassInstance", environment: Mapping[str, str])
         if process.returncode is None:
             process.kill()
     if process.returncode:
-        raise StackError(f"{module} failed: {complaint.decode().strip()}")
+        why = complaint.decode().strip() or f"it ended with {process.returncode}"
+        raise StackError(f"{module} failed: {why}")
     return report
 
 

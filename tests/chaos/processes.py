@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-FAVOUR = 10
+FAVOUR, LAST = 10, 19
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RESIDENT = 1  # a field of /proc/PID/statm, counted in pages
 
@@ -46,6 +46,11 @@ def served_first() -> Iterator[None]:
 def no_favour() -> None:
     """Be served as the service is."""
     os.setpriority(os.PRIO_PROCESS, 0, 0)
+
+
+def served_last() -> None:
+    """Get what nobody else wants of the processors."""
+    os.setpriority(os.PRIO_PROCESS, 0, LAST)
 
 
 def _resident_bytes(pid: int) -> int:

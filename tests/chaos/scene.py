@@ -14,7 +14,7 @@ from sharding.placement import home_shard
 from sharding.settings import StockSettings
 from sharding.slots import slot_of
 from tests.chaos.history import Record, Try, success_rate, usual_p99_s
-from tests.chaos.load import Buyers, selling
+from tests.chaos.load import RATE_PER_S, Buyers, selling
 from tests.chaos.oracle import judge, without_losses
 from tests.chaos.settling import settle
 from tests.chaos.stack import Stage
@@ -95,9 +95,11 @@ class Scene:
         return self.buyers
 
     @asynccontextmanager
-    async def selling(self) -> AsyncIterator[Buyers]:
+    async def selling(self, *, rate_per_s: int = RATE_PER_S) -> AsyncIterator[Buyers]:
         """Buyers around a fault; afterwards it takes until they have their old success rate back."""
-        async with selling(await self.put_on_sale()) as buyers:
+        buyers = await self.put_on_sale()
+        buyers.rate_per_s = rate_per_s
+        async with selling(buyers):
             self.broke()
             yield buyers
             await self.expect_back()

@@ -1,12 +1,14 @@
 """Deduct and BatchDeduct as a caller sees them."""
 
 import asyncio
+import gc
 import json
 from typing import Any
 
 import grpc
 import pytest
 from grpc import StatusCode
+from grpc.aio import AbortError
 
 from inventory.v1.inventory_pb2 import (
     OUTCOME_DEDUCTED,
@@ -20,7 +22,7 @@ from inventory.v1.inventory_pb2 import (
     Outcome as WireOutcome,
 )
 from inventory.v1.inventory_pb2_grpc import InventoryServiceStub
-from server.errors import CODES
+from server.errors import CODES, RefusedError
 from sharding.errors import StockUnavailableError
 from sharding.outcomes import Answer, Outcome, Reason
 from tests.service.conftest import (
@@ -299,7 +301,7 @@ async def test_the_address_of_a_node_stays_inside(service: Service) -> None:
 class TestTooMuchWork:
     @pytest.fixture
     def limits(self) -> Limits:
-        return Limits(items=3)
+        return Limits(items=2)
 
     async def test_it_is_refused_whole_and_later_taken(self, service: Service) -> None:
         service.stock.open_gate.clear()
@@ -311,6 +313,23 @@ class TestTooMuchWork:
         assert error.code() is StatusCode.RESOURCE_EXHAUSTED
         assert details_of(error).info.reason == "QUEUE_FULL"
         assert len((await deduct(service, request("c"), request("d"))).results) == 2
+
+
+async def test_nothing_hangs_on_what_was_refused(service: Service) -> None:
+    """A process that refuses most calls would look for garbage most of the time."""
+
+    def with_their_way() -> list[object]:
+        found = (each for each in gc.get_objects() if type(each) in (RefusedError, AbortError))
+        return [error for error in found if error.__traceback__ or error.__context__]
+
+    gc.collect()
+    gc.disable()
+    try:
+        for name in BAD_IDS:
+            await failure_of(deduct(service, request(name)))
+        await until(lambda: not with_their_way())
+    finally:
+        gc.enable()
 
 
 class TestTooManyCalls:
