@@ -20,7 +20,7 @@ from deploy.demo.accidents import kill_master, kill_server_process, kill_worker,
 from deploy.demo.balance import Operator, faults, terms
 from deploy.demo.history import History
 from deploy.demo.purchases import errands, purchases
-from deploy.demo.readings import read_ledger
+from deploy.demo.readings import read_ledger, undos_owed
 from deploy.demo.report import off, print_balance, print_history, progress, terminal
 from deploy.demo.shoppers import PATIENT, Shoppers
 from deploy.local.errors import StackError
@@ -152,15 +152,16 @@ class Demo:
         await start_again(node, self._say)
 
     async def _drain(self, client: AsyncInventoryClient, bars: Progress) -> None:
-        """Wait until the ledger has applied every event."""
+        """Wait until the ledger has applied every event, and has had undone what was done twice."""
         task = bars.add_task("events in the ledger", total=None)
 
         async def is_drained() -> bool:
+            owed = await undos_owed(self._stack, PRODUCT_ID)  # first: an undo is an event as well
             partitions = (await client.get_cluster()).partitions
             behind = sum(each.backlog for each in partitions)
             events = sum(each.event_number for each in partitions)
             bars.update(task, completed=events - behind, total=events)
-            return behind == 0
+            return not owed and behind == 0
 
         await until(is_drained, what="the ledger has applied all", within_s=DRAINED_WITHIN_S)
 

@@ -1,6 +1,7 @@
 """What the three sides say at the end: buyers, Redis, MySQL."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -18,6 +19,9 @@ FROM shard_stock WHERE product_id = %s
 """
 JOURNAL = """\
 SELECT request_id, quantity FROM inventory_log WHERE product_id = %s AND kind = %s
+"""
+OWED = """\
+SELECT COUNT(*) FROM outbox WHERE product_id = %s AND kind = 'undo' AND state = 'open'
 """
 
 
@@ -46,18 +50,36 @@ class LedgerReading:
     removed: int
 
 
-async def read_ledger(stack: LocalStack, product_id: int) -> LedgerReading:
-    """The product's row, the sums of its shards' rows, and its journal."""
+@asynccontextmanager
+async def _ledger(stack: LocalStack, product_id: int) -> AsyncIterator[Database]:
     url = stack.mysql_urls[ledger_of(product_id, len(stack.mysql_urls))]
     database = Database(parse_url(url), LedgerMetrics(CollectorRegistry()))
     try:
+        yield database
+    finally:
+        await database.close()
+
+
+async def undos_owed(stack: LocalStack, product_id: int) -> int:
+    """Second effects of requests that the ledger knows of, and whose units have not gone back yet."""
+
+    async def run(transaction: Transaction) -> int:
+        row = await transaction.row(OWED, (product_id,))
+        assert row is not None
+        return int(row[0])
+
+    async with _ledger(stack, product_id) as database:
+        return await database.transaction(run)
+
+
+async def read_ledger(stack: LocalStack, product_id: int) -> LedgerReading:
+    """The product's row, the sums of its shards' rows, and its journal."""
+    async with _ledger(stack, product_id) as database:
         row = await Products(database).get(product_id)
         available, held, in_transit, sold, loaded = await _shards(database, product_id)
         deductions = await _journal(database, product_id, JournalKind.DEDUCT)
         restocks = await _journal(database, product_id, JournalKind.RESTOCK)
         removals = await _journal(database, product_id, JournalKind.REMOVE)
-    finally:
-        await database.close()
     return LedgerReading(
         product=Counts(
             total=row.total_stock,

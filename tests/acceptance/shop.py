@@ -7,7 +7,7 @@ from itertools import count
 from types import TracebackType
 from typing import Self
 
-from deploy.demo.readings import LedgerReading, read_ledger
+from deploy.demo.readings import LedgerReading, read_ledger, undos_owed
 from deploy.local.process import Process
 from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
@@ -96,9 +96,13 @@ class Shop:
         return product_id
 
     async def drained(self, product_id: int) -> tuple[Stock, LedgerReading]:
-        """Both sides of a product when the ledger has applied all events."""
+        """Both sides of a product when the ledger has applied all events, and has had undone what was
+        done twice."""
 
         async def nothing_waits() -> bool:
+            # First: an undo is an event as well.
+            if await undos_owed(self.stack, product_id):
+                return False
             return not any(each.backlog for each in (await self.caller.get_cluster()).partitions)
 
         await until(nothing_waits, what="the ledger has all events", within_s=DRAINED_WITHIN_S)
