@@ -2,9 +2,12 @@
 
 import gc
 
-GROWTH = 100_000
+MADE = 100_000
 """Objects made and not dropped between two looks. Python's 700 are what a hundred requests consist of:
 while thousands wait, each look goes through all of them, for garbage that hardly ever is there."""
+LOOKS = 3
+"""So many looks at what is young go with one at what has outlived some. Python's 10 would let what was
+waiting for long, and then failed, lie for ten million objects."""
 
 
 def look_rarely() -> None:
@@ -12,4 +15,4 @@ def look_rarely() -> None:
     is there now."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GROWTH)
+    gc.set_threshold(MADE, LOOKS, LOOKS)

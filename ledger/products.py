@@ -296,6 +296,15 @@ class Products:
 
         return await self._database.transaction(run)
 
+    async def loaded_shards(self, product_id: int, *, epoch: int) -> int:
+        """How many shards of the epoch are there, as far as their events have been applied."""
+
+        async def run(transaction: Transaction) -> int:
+            row = await transaction.row(statement("loaded_shards"), (product_id, epoch))
+            return int(row[0]) if row else 0
+
+        return await self._database.transaction(run)
+
     async def closed_shards(self, product_id: int, *, epoch: int) -> int:
         """How many of the epoch's shards have closed, as far as their events have been applied.
 

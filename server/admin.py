@@ -78,10 +78,12 @@ class AdminService:
             next_after_product_id=rows[-1].product_id if len(rows) == size else 0,
         )
 
-    async def load(self, request: messages.LoadRequest, _context: Context) -> messages.LoadResponse:
+    async def load(self, request: messages.LoadRequest, context: Context) -> messages.LoadResponse:
         """Put products on sale."""
         validation.product_ids(request.product_ids)
-        loaded = await self.lifecycle.load_all(request.product_ids)
+        loaded = await self.lifecycle.load_all(
+            request.product_ids, wait_s=wait_s(context, self.close_wait_s_max)
+        )
         return messages.LoadResponse(products=map(_loaded, loaded))
 
     async def close(

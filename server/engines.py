@@ -35,6 +35,7 @@ from server.modes import ModeKeeper, ModeKeepers, quick_database
 from server.names import process_name
 from server.orders import LiveOrders
 from server.overview import LedgerOverview, Overview
+from server.pace import Pace
 from server.resharding import Resharding
 from server.resolving import ResolvingStock
 from server.settings import ServerSettings
@@ -73,6 +74,8 @@ class SellingEngine(Protocol):
     def shard_counts(self) -> ShardCounts: ...
     @property
     def gates(self) -> Gates: ...
+    @property
+    def pace(self) -> Pace: ...
     @property
     def look_s(self) -> float:
         """Time between two looks at whether units can be sold."""
@@ -125,7 +128,8 @@ class RedisEngine:
         self._databases = databases
         self._metrics = metrics
         self._cluster = cluster
-        self.stock = Stock(cluster, cluster.metrics)
+        self.pace = _pace(settings)
+        self.stock = Stock(cluster, cluster.metrics, served=self.pace.served)
         self.counts = PatientReader(self.stock)
         self.orders = Orders(self.stock, cluster, grace_s=settings.confirm_grace_s)
         partitions = Partitions(cluster, partitions=settings.partitions)
@@ -222,6 +226,7 @@ class MysqlEngine:
         log: FilteringBoundLogger,
     ) -> None:
         self._database = database
+        self.pace = _pace(settings)
         self.stock = LedgerStock(database, sales_metrics, Manner(settings.mysql_sales))
         self.counts = self.stock
         self.gates = Gates([Gate.always_open(self.stock, metrics, log)])
@@ -263,6 +268,10 @@ class MysqlEngine:
 
     async def close(self) -> None:
         """Nothing is open but the ledger, which is closed by whoever opened it."""
+
+
+def _pace(settings: ServerSettings) -> Pace:
+    return Pace(asyncio.get_running_loop().time, items_max=settings.queued_items_max)
 
 
 class NoShards:

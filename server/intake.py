@@ -17,19 +17,24 @@ _FULL = OrderAnswer(Outcome.OVERLOADED, reason=Reason.QUEUE_FULL)
 
 
 class Intake:
-    """Hands deductions through the gates and runs calls on orders while fewer than `items_max` items are
-    unanswered, or as many as are answered in time: a deduction is one item, an order as many as the
-    lines that are taken for it. The last batch of deductions that is taken on may go beyond that."""
+    """Hands deductions through the gates and runs calls on orders, as many as the pace allows: a
+    deduction is one item, an order as many as the lines that are taken for it. The last batch of
+    deductions that is taken on may go beyond that."""
 
-    def __init__(self, gates: Gates, metrics: Metrics, *, items_max: int) -> None:
+    def __init__(self, gates: Gates, metrics: Metrics, pace: Pace) -> None:
         self._gates = gates
         self._metrics = metrics
-        self._pace = Pace(asyncio.get_running_loop().time, items_max=items_max)
+        self._pace = pace
         self._orders = Tasks()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether more deductions are taken on now."""
+        return self._pace.has_room(1)
+
     def admit(self) -> None:
-        """RefusedError if too much is unanswered to take on more."""
-        if not self._pace.has_room(1):
+        """RefusedError if too much is unanswered to take on more deductions."""
+        if not self.has_room:
             raise overloaded()
 
     def submit(self, deductions: Sequence[Deduction]) -> Answers:
@@ -39,55 +44,68 @@ class Intake:
         """
         self.admit()
         items = len(deductions)
-        begun_s = self._begin(items)
+        self._begin(items)
         answers = self._gates.sales.deduct(deductions)
-        answers.add_done_callback(partial(self._answered, items, begun_s))
+        answers.add_done_callback(partial(self._answered, items))
         return asyncio.shield(answers)
 
-    async def order(
-        self, call: str, work: Coroutine[object, object, OrderAnswer], *, items: int = 1
+    async def new_order(
+        self, call: str, work: Coroutine[object, object, OrderAnswer], *, lines: int
     ) -> OrderAnswer:
-        """What a call on an order comes to; OVERLOADED if too much is unanswered.
+        """What a call comes to that makes an order; OVERLOADED if too much is unanswered.
 
         Whoever awaits it may be cancelled: the work goes on, keeps its place, is counted.
         """
-        refusal = self._refusal_of_order(items)
+        return await self._order(call, work, lines, has_room=self._pace.has_room(lines))
+
+    async def order(self, call: str, work: Coroutine[object, object, OrderAnswer]) -> OrderAnswer:
+        """The same of a call on an order that there is: it has a place while new ones are refused."""
+        return await self._order(call, work, 1, has_room=self._pace.has_place(1))
+
+    async def _order(
+        self,
+        call: str,
+        work: Coroutine[object, object, OrderAnswer],
+        items: int,
+        *,
+        has_room: bool,
+    ) -> OrderAnswer:
+        refusal = self._refusal_of_order(has_room=has_room)
         if refusal is not None:
             work.close()
             self._metrics.order(call, refusal)
             return refusal
-        begun_s = self._begin(items)
-        return await self._orders.whole(self._ordered(call, work, items, begun_s), call)
+        self._begin(items)
+        return await self._orders.whole(self._ordered(call, work, items), call)
 
-    def _refusal_of_order(self, items: int) -> OrderAnswer | None:
+    def _refusal_of_order(self, *, has_room: bool) -> OrderAnswer | None:
         if not self._gates.are_live:
             return OrderAnswer(Outcome.UNAVAILABLE, reason=self._gates.objection)
-        return None if self._pace.has_room(items) else _FULL
+        return None if has_room else _FULL
 
     async def drain(self) -> None:
         """Return once every call on an order that was begun has ended."""
         await self._orders.drain()
 
     async def _ordered(
-        self, call: str, work: Coroutine[object, object, OrderAnswer], items: int, begun_s: float
+        self, call: str, work: Coroutine[object, object, OrderAnswer], items: int
     ) -> OrderAnswer:
         try:
             answer = await work
         finally:
-            self._end(items, begun_s)
+            self._end(items)
         self._metrics.order(call, answer)
         return answer
 
-    def _answered(self, items: int, begun_s: float, answers: Answers) -> None:
-        self._end(items, begun_s)
+    def _answered(self, items: int, answers: Answers) -> None:
+        self._end(items)
         if not answers.cancelled() and answers.exception() is None:
             self._metrics.answers(answers.result())
 
-    def _begin(self, items: int) -> float:
-        begun_s = self._pace.begin(items)
-        self._metrics.queued_items.set(self._pace.under_way)
-        return begun_s
+    def _begin(self, items: int) -> None:
+        self._pace.begin(items)
+        self._metrics.queued(self._pace.under_way, self._pace.limit)
 
-    def _end(self, items: int, begun_s: float) -> None:
-        self._pace.end(items, begun_s)
-        self._metrics.queued_items.set(self._pace.under_way)
+    def _end(self, items: int) -> None:
+        self._pace.end(items)
+        self._metrics.queued(self._pace.under_way, self._pace.limit)

@@ -19,12 +19,12 @@ from ledger.servers import PerServer
 from server.errors import RefusedError, refused, unavailable
 from server.gate import Gates
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
-from sharding.loading import AskFreeze
+from sharding.loading import BeforeOpening
 from sharding.outcomes import Answer, Outcome, State
 from sharding.plans import Freeze, LoadPlan
 
-CLOSE_LOOK_S = 0.05
-"""Time between two looks at how far the worker has come with a close."""
+LOOK_S = 0.05
+"""Time between two looks at how far the worker has come with a load or a close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Correction:
 class LoadableStock(Protocol):
     """What of a stock puts products on sale, takes them off and corrects them."""
 
-    async def load(self, plan: LoadPlan, *, ask_freeze: AskFreeze) -> None: ...
+    async def load(self, plan: LoadPlan, *, before_opening: BeforeOpening) -> None: ...
 
     async def close(self, product_id: int, epoch: int) -> int: ...
 
@@ -83,14 +83,16 @@ class Lifecycle:
         self._default_shards = default_shards
         self._has_buffer = has_buffer
 
-    async def load_all(self, product_ids: Sequence[int]) -> list[Loaded]:
+    async def load_all(self, product_ids: Sequence[int], *, wait_s: float) -> list[Loaded]:
         """Load products one after the other; what was loaded before a failure stays loaded."""
-        return [await self.load(product_id) for product_id in product_ids]
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + wait_s
+        return [await self.load(each, wait_s=until_s - clock()) for each in product_ids]
 
-    async def load(self, product_id: int) -> Loaded:
+    async def load(self, product_id: int, *, wait_s: float) -> Loaded:
         """Put a closed product on sale; one that is on sale stays as it is.
 
-        RefusedError LOAD_PENDING if it broke off after it was begun.
+        RefusedError LOAD_PENDING if it broke off, or `wait_s` is too short, after it was begun.
         """
         self._gates.of(product_id).require_live()
         products = self._products.of(product_id)
@@ -103,7 +105,9 @@ class Lifecycle:
         if not wanted:
             return Loaded(plan, now=False)
         try:
-            await self._stock.load(plan, ask_freeze=partial(self._latest_freeze, product_id))
+            await self._stock.load(
+                plan, before_opening=partial(self._known_to_ledger, plan, wait_s)
+            )
             await products.finish_load(plan)
         except LoadConflictError as error:
             raise _conflict("LOAD_CONFLICT", "the live stock is in another epoch") from error
@@ -146,8 +150,24 @@ class Lifecycle:
             raise refused(answer)
         return answer.replayed
 
-    async def _latest_freeze(self, product_id: int) -> Freeze:
-        return (await self._products.of(product_id).get(product_id)).freeze
+    async def _known_to_ledger(self, plan: LoadPlan, wait_s: float) -> Freeze:
+        """Wait until the ledger knows what the shards were given; returns the last freeze.
+
+        A shard that is lost before is loaded once more, with all its units: none may have been sold.
+        """
+        products = self._products.of(plan.product_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._until_loaded(products, plan)
+                return (await products.get(plan.product_id)).freeze
+        raise _load_pending()
+
+    async def _until_loaded(self, products: Products, plan: LoadPlan) -> None:
+        while True:
+            known = await products.loaded_shards(plan.product_id, epoch=plan.epoch)
+            if known >= len(plan.amounts):
+                return
+            await asyncio.sleep(LOOK_S)
 
     async def _closed_within(self, wait_s: float, row: ProductRow) -> bool:
         """Whether all shards are closed and the ledger knows it."""
@@ -162,7 +182,7 @@ class Lifecycle:
         while True:
             if await self._is_applied(row, shards):
                 return
-            await asyncio.sleep(CLOSE_LOOK_S)
+            await asyncio.sleep(LOOK_S)
 
     async def _is_applied(self, row: ProductRow, shards: int) -> bool:
         """Whether what so many shards gave back has reached the ledger by the worker.

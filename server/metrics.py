@@ -104,9 +104,14 @@ class Metrics:
             buckets=_ITEMS,
             registry=registry,
         )
-        self.queued_items = Gauge(
+        self._queued_items = Gauge(
             "inventory_queued_items",
             "Deductions and lines of orders that the live stock works on and has not answered.",
+            registry=registry,
+        )
+        self._queued_items_limit = Gauge(
+            "inventory_queued_items_limit",
+            "As many of them as are taken on: fewer than the setting while answers come late.",
             registry=registry,
         )
         self.streams = Gauge("inventory_streams", "Streams that are open.", registry=registry)
@@ -124,6 +129,11 @@ class Metrics:
         self.ready = Gauge(
             "inventory_ready", "1 while this process takes requests, else 0.", registry=registry
         )
+
+    def queued(self, items: int, limit: float) -> None:
+        """What is under way, and how much may be."""
+        self._queued_items.set(items)
+        self._queued_items_limit.set(limit)
 
     def meter(self, method: str) -> Meter:
         """What is counted of one RPC."""

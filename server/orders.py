@@ -182,7 +182,7 @@ class OrderService:
         work = self.orders.sell(
             wanted.order_id, user_id=wanted.user_id, lines=wanted.lines, attempt=wanted.attempt
         )
-        return await self.intake.order("deduct_order", work, items=len(wanted.lines))
+        return await self.intake.new_order("deduct_order", work, lines=len(wanted.lines))
 
     async def _extend(self, item: messages.ExtendHoldRequest) -> OrderAnswer:
         validation.named_order(item, validation.extension(item.ttl_s))
@@ -203,7 +203,7 @@ class OrderService:
             ttl_s=float(validation.ttl_s(item.ttl_s)),
             attempt=wanted.attempt,
         )
-        return await self.intake.order("reserve", work, items=len(wanted.lines))
+        return await self.intake.new_order("reserve", work, lines=len(wanted.lines))
 
     async def _confirm(self, item: messages.ConfirmRequest) -> OrderAnswer:
         validation.named_order(item)

@@ -1,71 +1,91 @@
 """How much may be unanswered, so that whoever is taken on is answered in time.
 
 How long so much work takes depends on the machine and on who else uses it, so the answers tell. While
-even the quickest ones of a moment come late, no more is taken on than was just answered in the time
-that is not late. From then on the limit grows, until they come late again.
+even the quickest ones of a moment come late, no more is taken on than was lately answered in 0.3 s. From
+then on the limit grows, until they come late again.
+
+Only answers of a request's own shard count. Others come at once, for they are known, or late, for they
+wait for a node that is away; neither says that there is too much to do.
 """
 
 from collections.abc import Callable
 from math import inf
 from typing import Final
 
-LATE_S: Final = 0.2
-"""An answer that took longer came late."""
+LATE_S: Final = 0.15
+"""An answer of a shard that took longer came late. Where nothing is quicker, on a disk that takes so
+long to write, `ITEMS_MIN` are under way."""
+WAIT_S: Final = 0.3
+"""How long the work takes that is let in, once answers have come late."""
+SMOOTHING: Final = 0.2
+"""Weight of the last moment in what is answered a second: a process that got no processor for most of it
+answers as much more in the next."""
 MOMENT_S: Final = 0.1
 GROWTH: Final = 1.1
 """Of the limit, each moment."""
+IDLE_S: Final = 1.0
+"""After so long with nothing to do, whatever was slow has passed."""
 ITEMS_MIN: Final = 2_000
 """As many as the largest batch has: something is under way, whatever the answers wait for."""
 
 
 class Pace:
-    """Of one process: told of items when they are taken on, and when they are answered."""
+    """Of one process: told of items when they are taken on, when their shards answer, when they end."""
 
     def __init__(self, now_s: Callable[[], float], *, items_max: int) -> None:
         self._now_s = now_s
         self._items_max = items_max
-        self._limit: float = items_max
-        self._under_way = 0
-        self._moment_s = self._quickest_s = 0.0
-        self._answered = 0
-        self._begin_moment(now_s())
-
-    @property
-    def under_way(self) -> int:
-        """Items that are unanswered."""
-        return self._under_way
+        self.limit: float = items_max
+        """Items that may be under way at the same time."""
+        self.under_way = 0
+        self._idle_since_s = self._moment_s = now_s()
+        self._per_s: float | None = None
+        self._served = 0
+        self._quickest_s = inf
 
     def has_room(self, items: int) -> bool:
-        """Whether so many more may be taken on."""
-        return self._under_way + items <= self._limit
+        """Whether so many more may be taken on, in time."""
+        return self.under_way + items <= self.limit
 
-    def begin(self, items: int) -> float:
-        """They are taken on; returns the time, for `end`."""
+    def has_place(self, items: int) -> bool:
+        """Whether so many more may be taken on that bring to an end what was begun."""
+        return self.under_way + items <= self._items_max
+
+    def begin(self, items: int) -> None:
+        """They are taken on."""
         now_s = self._now_s()
-        if not self._under_way:
-            # Whatever was slow has passed.
-            self._limit = self._items_max
+        if not self.under_way and now_s - self._idle_since_s >= IDLE_S:
+            self.limit = self._items_max
+            self._per_s = None
             self._begin_moment(now_s)
-        self._under_way += items
-        return now_s
+        self.under_way += items
 
-    def end(self, items: int, begun_s: float) -> None:
-        """They are answered."""
+    def served(self, items: int, since_s: float) -> None:
+        """Their own shards have answered those that were taken on at that time."""
         now_s = self._now_s()
-        self._under_way -= items
-        self._answered += items
-        self._quickest_s = min(self._quickest_s, now_s - begun_s)
+        self._served += items
+        self._quickest_s = min(self._quickest_s, now_s - since_s)
         if now_s - self._moment_s >= MOMENT_S:
             self._judge(now_s - self._moment_s)
             self._begin_moment(now_s)
 
+    def end(self, items: int) -> None:
+        """They are answered, by whomever."""
+        self.under_way -= items
+        if not self.under_way:
+            self._idle_since_s = self._now_s()
+
     def _begin_moment(self, now_s: float) -> None:
         self._moment_s = now_s
-        self._answered = 0
+        self._served = 0
         self._quickest_s = inf
 
     def _judge(self, moment_s: float) -> None:
+        now_per_s = self._served / moment_s
+        before_per_s = now_per_s if self._per_s is None else self._per_s
+        self._per_s = before_per_s + (now_per_s - before_per_s) * SMOOTHING
         if self._quickest_s > LATE_S:
-            self._limit = max(ITEMS_MIN, self._answered / moment_s * LATE_S)
+            wanted = max(ITEMS_MIN, self._per_s * WAIT_S)
         else:
-            self._limit = min(self._items_max, self._limit * GROWTH)
+            wanted = self.limit * GROWTH
+        self.limit = min(self._items_max, wanted)

@@ -268,7 +268,7 @@ class Process:
         engine = await self._connected()
         if engine is None:
             return
-        intake = Intake(engine.gates, self._metrics, items_max=self._settings.queued_items_max)
+        intake = Intake(engine.gates, self._metrics, engine.pace)
         try:
             await self._ledger_asked.wait()
             await engine.is_ready()

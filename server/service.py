@@ -17,11 +17,13 @@ from server.resolving import Resolver
 from server.stocks import StockReader
 from server.streams import Answer, Lives, Pipeline, explain, sent
 from server.wire import OUTCOMES, ResultEncoder
-from sharding.outcomes import Outcome, Resolution
+from sharding.outcomes import Answer as DeductionAnswer
+from sharding.outcomes import Outcome, Reason, Resolution
 
 _VALUES = frozenset((Outcome.DEDUCTED, Outcome.INSUFFICIENT_STOCK))
 """Outcomes that are values in a unary call."""
 
+_FULL = DeductionAnswer(Outcome.OVERLOADED, reason=Reason.QUEUE_FULL)
 _RESOLUTIONS: Mapping[Resolution, messages.ResolveRequestResponse.Resolution.ValueType] = {
     resolution: messages.ResolveRequestResponse.Resolution.Value(f"RESOLUTION_{resolution.name}")
     for resolution in Resolution
@@ -78,6 +80,8 @@ class InventoryService:
             request = await context.read()
             if request is aio.EOF:
                 return None
+            if not self.intake.has_room:
+                return partial(self._overloaded, len(request.items))
             return self._submit(request.items, resent=resent)
 
         pipeline = Pipeline(self.lives, read, context.write, batches_max=self.batches_max)
@@ -138,6 +142,10 @@ class InventoryService:
             self.metrics.invalid(len(invalid))
         answers = self.intake.submit(deductions) if deductions else None
         return partial(self._encoded, answers, invalid)
+
+    async def _overloaded(self, items: int) -> bytes:
+        """A stream goes on: whoever sends on it would only come again with all that is under way."""
+        return self.encoder.results([_FULL] * items, {})
 
     async def _encoded(self, answers: Answers | None, invalid: Mapping[int, str]) -> bytes:
         return self.encoder.results(await answers if answers else [], invalid)

@@ -42,15 +42,16 @@ class ServerSettings(StockSettings, LedgerSettings, DemandSettings):
     grpc_connection_age_s_max: Annotated[int, Field(ge=60, le=604_800)] = 1_800
     """After it a client is asked to connect again, so that new processes get their share."""
     queued_items_max: Annotated[int, Field(ge=2_000, le=50_000)] = 40_000
-    """Deductions and lines of orders under way in one process; the next ones end as
-    RESOURCE_EXHAUSTED."""
+    """Deductions and lines of orders under way in one process, and fewer while answers come late; the
+    next ones end as RESOURCE_EXHAUSTED."""
     streams_max: Annotated[int, Field(ge=1, le=100_000)] = 1_000
     """Streams that are open in one process."""
     stream_batches_max: Annotated[int, Field(ge=1, le=64)] = 8
     """Batches of one stream that are under way."""
     stream_age_s_max: Annotated[int, Field(ge=1, le=86_400)] = 600
     close_wait_s_max: Annotated[int, Field(ge=1, le=600)] = 60
-    """How long Close, SetShards, Audit and Repair wait for the worker if the caller sets no deadline."""
+    """How long Load, Close, SetShards, Audit and Repair wait for the worker if the caller sets no
+    deadline."""
 
     call_s_max: Annotated[float, Field(ge=1, le=600)] = 30
     """How long any other call takes at the longest if the caller sets no deadline; streams apart."""

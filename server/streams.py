@@ -129,7 +129,10 @@ class Pipeline:
             self._under_way.put_nowait(None)
             await _finished(writing)
         if refusal:
-            raise refusal
+            try:
+                raise refusal
+            finally:
+                del refusal  # or this frame and the error keep each other, and the batch
         return life.ending
 
     async def _read_all(self, life: Life) -> RefusedError | None:

@@ -108,6 +108,8 @@ class Group(NamedTuple):
 
 
 Spawn = Callable[[Coroutine[object, object, None], str], object]
+Served = Callable[[int, float], None]
+"""Told how many requests a shard has answered, and since when they were there."""
 
 
 class HomeContext(NamedTuple):
@@ -117,6 +119,7 @@ class HomeContext(NamedTuple):
     metrics: StockMetrics
     tasks: Tasks
     reroute: Callable[[Group], None]
+    served: Served | None
 
 
 class Home:
@@ -331,6 +334,8 @@ class Home:
         if given[0] is AWAY:
             self._put_elsewhere(group)
             return
+        if self._context.served is not None and not group.reroutes:
+            self._context.served(len(given), group.since_s)
         short = [i for i, answer in enumerate(given) if answer is INSUFFICIENT]
         echoing = [i for i, answer in enumerate(given) if answer is ECHOING]
         astray = [i for i, answer in enumerate(given) if answer is STALE_ECHOING]

@@ -15,8 +15,8 @@ from sharding.outcomes import Reason, State
 from sharding.plans import Freeze, LoadPlan
 from sharding.shards import MissingShardError, Shards
 
-AskFreeze = Callable[[], Awaitable[Freeze]]
-"""Asks for the last decision to stop or to resume a product's sale."""
+BeforeOpening = Callable[[], Awaitable[Freeze]]
+"""Waits for whatever has to be so before a product is sold, and says whether its sale was stopped."""
 
 
 class Loading:
@@ -26,7 +26,7 @@ class Loading:
         self._cluster = cluster
         self._catalogue = catalogue
 
-    async def load(self, plan: LoadPlan, ask_freeze: AskFreeze | None) -> None:
+    async def load(self, plan: LoadPlan, before_opening: BeforeOpening | None) -> None:
         """Put the units into the shards, then open them.
 
         A decision to freeze the product that came after the plan cannot have reached shards that did not
@@ -37,7 +37,7 @@ class Loading:
             _load_shard(shards, partition, amount, plan)
             for partition, amount in zip(shards.partitions, plan.amounts, strict=True)
         )
-        freeze = plan.freeze if ask_freeze is None else await ask_freeze()
+        freeze = plan.freeze if before_opening is None else await before_opening()
         if freeze != plan.freeze:
             await together(shards.freeze(partition, freeze) for partition in shards.partitions)
         await together(

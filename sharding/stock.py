@@ -16,9 +16,9 @@ from sharding.directory import Directory, Listing
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId, Repair
 from sharding.freezing import Freezing
-from sharding.home import Group, Home, HomeContext, refuse
+from sharding.home import Group, Home, HomeContext, Served, refuse
 from sharding.layouts import Layouts
-from sharding.loading import AskFreeze, Loading
+from sharding.loading import BeforeOpening, Loading
 from sharding.metrics import StockMetrics
 from sharding.notes import NOTE_S, Note
 from sharding.outcomes import (
@@ -58,13 +58,16 @@ class Stock:
     nothing in two. `drain` waits for all of them.
     """
 
-    def __init__(self, cluster: Cluster, metrics: StockMetrics) -> None:
+    def __init__(
+        self, cluster: Cluster, metrics: StockMetrics, *, served: Served | None = None
+    ) -> None:
+        """`served` is told of requests that their own shards answer."""
         self.metrics = metrics
         self._cluster = cluster
         self._tasks = Tasks()
         partitions = cluster.settings.partitions
         self._directory = directory = Directory(cluster)
-        context = HomeContext(cluster, metrics, self._tasks, self._reroute)
+        context = HomeContext(cluster, metrics, self._tasks, self._reroute, served)
         self._catalogue = Catalogue(directory, context)
         self._corrections = Corrections(self._catalogue, partitions=partitions)
         self._loading = Loading(cluster, self._catalogue)
@@ -163,14 +166,14 @@ class Stock:
         wanted = Correction("remove", product_id, request_id, quantity, reason, actor)
         return await self._tasks.whole(self._corrections.apply(wanted), "remove")
 
-    async def load(self, plan: LoadPlan, *, ask_freeze: AskFreeze | None = None) -> None:
+    async def load(self, plan: LoadPlan, *, before_opening: BeforeOpening | None = None) -> None:
         """Put a product's units into its shards and open them. Repeating it changes nothing.
 
-        `ask_freeze` is called when all shards are there, before the first one opens: what it says
-        counts, and not the plan's. LoadConflictError if a shard is in another epoch;
-        StockUnavailableError: call again.
+        `before_opening` is awaited when all shards are there: what it says of a freeze counts, and not
+        the plan's; what it raises leaves the product unsold. LoadConflictError if a shard is in another
+        epoch; StockUnavailableError: call again.
         """
-        await self._tasks.whole(self._loading.load(plan, ask_freeze), "load")
+        await self._tasks.whole(self._loading.load(plan, before_opening), "load")
 
     async def close(self, product_id: int, epoch: int) -> int:
         """Stop every shard, finish transfers, give the units back; returns the number of shards.

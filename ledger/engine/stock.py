@@ -90,7 +90,7 @@ class LedgerStock:
         wanted = Correction(kind, product_id, request_id, quantity, reason, actor)
         return await self._tasks.whole(self._corrections.apply(wanted), "remove")
 
-    async def load(self, plan: LoadPlan, *, ask_freeze: object) -> None:
+    async def load(self, plan: LoadPlan, *, before_opening: object) -> None:
         """Nothing: the units of a product that goes on sale are where they are sold from."""
 
     async def freeze(self, product_id: int, freeze: Freeze) -> None:

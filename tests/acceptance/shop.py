@@ -100,13 +100,18 @@ class Shop:
         done twice."""
 
         async def nothing_waits() -> bool:
-            # First: an undo is an event as well.
-            if await undos_owed(self.stack, product_id):
-                return False
-            return not any(each.backlog for each in (await self.caller.get_cluster()).partitions)
+            # The last event may have been the second effect, and an undo is an event as well.
+            return (
+                await self._all_applied()
+                and not await undos_owed(self.stack, product_id)
+                and await self._all_applied()
+            )
 
         await until(nothing_waits, what="the ledger has all events", within_s=DRAINED_WITHIN_S)
         return await self.caller.get_stock(product_id), await read_ledger(self.stack, product_id)
+
+    async def _all_applied(self) -> bool:
+        return not any(each.backlog for each in (await self.caller.get_cluster()).partitions)
 
     async def assert_balanced(self, product_id: int, *, accepted: dict[str, int]) -> None:
         """Redis, MySQL and what callers were told agree, request by request and unit by unit."""

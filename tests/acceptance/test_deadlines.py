@@ -4,7 +4,7 @@ service's own word, and what was stalled is used again without a restart."""
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple, cast
 
@@ -260,6 +260,22 @@ async def test_without_a_worker_what_waits_for_one_says_what_is_under_way(
     assert endings["SetShards"] == (StatusCode.UNAVAILABLE, "RESHARD_PENDING")
     assert endings["Close"] == (StatusCode.UNAVAILABLE, "CLOSE_PENDING")
     assert endings["Audit"] == (StatusCode.UNAVAILABLE, "AUDIT_PENDING")
+
+
+async def test_without_a_worker_nothing_is_sold_that_the_ledger_does_not_know_of(
+    stack: LocalStack, counter: Counter
+) -> None:
+    """A shard that is lost before would be loaded once more, with units that others have already."""
+    product_id = counter.products["Load"]
+    sale = replace(counter, products=dict.fromkeys(("Close", "Load", "Deduct"), product_id))
+    assert (await sale.ending_of("Close")).code is StatusCode.OK
+    with stalled(stack.workers[0]):
+        pending = await sale.ending_of("Load")
+        early = await sale.ending_of("Deduct")
+    assert pending == (StatusCode.UNAVAILABLE, "LOAD_PENDING")
+    assert early.code is StatusCode.FAILED_PRECONDITION
+    assert (await sale.ending_of("Load")).code is StatusCode.OK
+    assert (await sale.ending_of("Deduct")).code is StatusCode.OK
 
 
 async def test_without_redis_at_all_a_stalled_mysql_keeps_no_call() -> None:

@@ -5,6 +5,7 @@ import csv
 import json
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -47,20 +48,23 @@ async def generated(plan: LoadPlan | DirectPlan, environment: Mapping[str, str])
 async def carried_out(plan: "DataclassInstance", environment: Mapping[str, str]) -> bytes:
     """What the module of a plan writes when it carries it out, in a process of its own."""
     module = type(plan).__module__
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, json.dumps(asdict(plan)),
-        cwd=PROJECT, env=environment,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    process = _started([sys.executable, "-m", module, json.dumps(asdict(plan))], environment)
     try:
-        report, complaint = await process.communicate()
+        report, complaint = await asyncio.to_thread(process.communicate)
     finally:
-        if process.returncode is None:
+        if process.poll() is None:
             process.kill()
     if process.returncode:
         why = complaint.decode().strip() or f"it ended with {process.returncode}"
         raise StackError(f"{module} failed: {why}")
     return report
+
+
+def _started(command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Not by the loop: uvloop's fork runs gRPC's handlers, by which a child crashes now and then."""
+    return subprocess.Popen(
+        command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 async def start_echo(stack: LocalStack) -> tuple[Process, str]:

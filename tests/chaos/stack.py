@@ -182,6 +182,13 @@ class Stage:
         roots = [*stack.servers.values(), *stack.workers.values()]
         return [pid for root in roots if root.alive for pid in family(root.pid)]
 
+    @property
+    def ledger_pids(self) -> list[int]:
+        """Of MySQL and the workers."""
+        stack = self.stack
+        roots = [*(each.process for each in stack.databases), *stack.workers.values()]
+        return [pid for root in roots if root.alive for pid in family(root.pid)]
+
     async def heal(self) -> None:
         """End every fault that is still there, and nothing else; what has to mend itself must do so.
 

@@ -31,6 +31,7 @@ from server.lifecycle import Lifecycle
 from server.listener import ADMIN, INVENTORY, grpc_server, listen
 from server.metrics import Metrics
 from server.orders import OrderService
+from server.pace import Pace
 from server.resharding import Resharding
 from server.resolving import Resolver
 from server.service import InventoryService
@@ -114,7 +115,8 @@ async def service(limits: Limits) -> AsyncIterator[Service]:
     gate.turn(Stance.LIVE)
     gates = Gates([gate])
     log.entries.clear()
-    intake = Intake(gates, metrics, items_max=limits.items)
+    pace = Pace(asyncio.get_running_loop().time, items_max=limits.items)
+    intake = Intake(gates, metrics, pace)
     calls.serve(
         INVENTORY,
         _inventory(stock, products, gates, lives, metrics, limits, intake),

@@ -15,7 +15,7 @@ from ledger.holds import HoldRow
 from ledger.layouts import Aim, Cause, ChangeState
 from ledger.products import Adjustment, JournalKind, ProductRow, ProductSettings
 from ledger.service_events import ServiceEventKind
-from sharding.loading import AskFreeze
+from sharding.loading import BeforeOpening
 from sharding.orders import Held, Line, Order, OrderAnswer, OrderState
 from sharding.outcomes import (
     Answer,
@@ -127,9 +127,9 @@ class FakeStock:
         units = self.taken.get((product_id, request_id))
         return Resolved(Resolution.DEDUCTED, units) if units else Resolved(Resolution.NEVER, 0)
 
-    async def load(self, plan: LoadPlan, *, ask_freeze: AskFreeze) -> None:
+    async def load(self, plan: LoadPlan, *, before_opening: BeforeOpening) -> None:
         self._fail()
-        await ask_freeze()
+        await before_opening()
         self.available[plan.product_id] = sum(plan.amounts)
         self.states[plan.product_id] = State.OPEN
 
@@ -162,7 +162,7 @@ class FakeStock:
 
 @dataclass
 class FakeProducts:
-    """Product rows. `applied` says whether the worker has applied what a close gave back."""
+    """Product rows. `applied` says whether the worker has applied what was loaded and given back."""
 
     rows: dict[int, ProductRow] = field(default_factory=dict)
     adjustments: dict[tuple[int, str], Adjustment] = field(default_factory=dict)
@@ -234,6 +234,9 @@ class FakeProducts:
                 load_pool=row.available_stock,
             )
         return self.rows[product_id].plan, True
+
+    async def loaded_shards(self, product_id: int, *, epoch: int) -> int:
+        return len(self.rows[product_id].plan.amounts) if self.applied else 0
 
     async def finish_load(self, plan: LoadPlan) -> ProductRow:
         self._fail()

@@ -33,8 +33,8 @@ def admin(service: Service) -> Any:
     return service.admin
 
 
-async def load(admin: Any) -> Any:
-    answer = await admin.Load(LoadRequest(product_ids=[ID]), timeout=CALL_S)
+async def load(admin: Any, timeout_s: float = CALL_S) -> Any:
+    answer = await admin.Load(LoadRequest(product_ids=[ID]), timeout=timeout_s)
     return answer.products[0]
 
 
@@ -161,6 +161,20 @@ async def test_a_load_that_broke_off_is_resumed_with_the_same_plan(
     assert "10.0.0.7" not in repr((error.details(), list(error.trailing_metadata())))
     assert (again.loaded, again.epoch, again.pool) == (True, 1, 100)
     assert service.products.rows[ID].status is State.OPEN
+
+
+async def test_a_product_is_sold_once_the_ledger_knows_its_shards(
+    service: Service, admin: Any
+) -> None:
+    service.products.applied = False
+    error = await failure_of(load(admin, timeout_s=1.5))
+    before = dict(service.stock.available)
+    service.products.applied = True
+    loaded = await load(admin)
+    assert error.code() is StatusCode.UNAVAILABLE
+    assert details_of(error).info.reason == "LOAD_PENDING"
+    assert ID not in before
+    assert loaded.loaded
 
 
 async def test_shards_of_another_epoch_are_a_conflict(service: Service, admin: Any) -> None:

@@ -14,9 +14,11 @@ from inventory.v1.inventory_pb2 import (
     OUTCOME_DEDUCTED,
     OUTCOME_INSUFFICIENT_STOCK,
     OUTCOME_INVALID,
+    OUTCOME_OVERLOADED,
     OUTCOME_UNAVAILABLE,
     BatchDeductRequest,
     DeductRequest,
+    StreamDeductRequest,
 )
 from inventory.v1.inventory_pb2 import (
     Outcome as WireOutcome,
@@ -330,6 +332,29 @@ async def test_nothing_hangs_on_what_was_refused(service: Service) -> None:
         await until(lambda: not with_their_way())
     finally:
         gc.enable()
+
+
+class TestNothingMoreIsTakenOn:
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(items=0)
+
+    async def test_it_is_refused_before_it_is_parsed(self, service: Service) -> None:
+        for name in ("Deduct", "BatchDeduct"):
+            call: Any = service.channel.unary_unary(f"/inventory.v1.InventoryService/{name}")
+            error = await failure_of(call(b"\xff", timeout=CALL_S))
+            assert details_of(error).info.reason == "QUEUE_FULL"
+
+    async def test_a_stream_goes_on(self, service: Service) -> None:
+        call = service.inventory.StreamDeduct(timeout=CALL_S)
+        for _ in range(2):
+            await call.write(StreamDeductRequest(items=[request("a"), request("b")]))
+            results = (await call.read()).results
+            assert [(each.outcome, each.reason) for each in results] == [
+                (OUTCOME_OVERLOADED, "QUEUE_FULL")
+            ] * 2
+        await call.done_writing()
+        assert await call.code() is StatusCode.OK
 
 
 class TestTooManyCalls:

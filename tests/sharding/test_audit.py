@@ -204,7 +204,7 @@ async def test_a_decision_that_falls_between_plan_and_load_counts(
     async def frozen_meanwhile() -> Freeze:
         return Freeze(1, frozen=True)
 
-    await stock.load(plan_for(product, 4, 4, epoch=2), ask_freeze=frozen_meanwhile)
+    await stock.load(plan_for(product, 4, 4, epoch=2), before_opening=frozen_meanwhile)
     assert await buy(stock, product, "a") == FROZEN
 
 

@@ -1,7 +1,7 @@
 """How much a process takes on, by how its answers come."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 
 import pytest
 import structlog
@@ -11,12 +11,12 @@ from server.errors import RefusedError
 from server.gate import Gate, Gates
 from server.intake import Intake
 from server.metrics import Metrics
-from server.pace import GROWTH, ITEMS_MIN, LATE_S, MOMENT_S, Pace
-from sharding.answers import SOLD_OUT
-from sharding.outcomes import Answer, Deduction
+from server.pace import GROWTH, IDLE_S, ITEMS_MIN, LATE_S, SMOOTHING, WAIT_S, Pace
+from sharding.orders import OrderAnswer
+from sharding.outcomes import Answer, Deduction, Outcome
 
 ITEMS_MAX = 40_000
-QUICK_S, TOO_LATE_S = LATE_S * 0.6, LATE_S + MOMENT_S
+QUICK_S, TOO_LATE_S = LATE_S * 0.9, LATE_S * 4
 HALF = ITEMS_MAX // 2
 
 
@@ -34,58 +34,83 @@ def clock() -> Clock:
 
 @pytest.fixture
 def pace(clock: Clock) -> Pace:
-    return Pace(clock, items_max=ITEMS_MAX)
+    """Something is under way."""
+    pace = Pace(clock, items_max=ITEMS_MAX)
+    pace.begin(1)
+    return pace
 
 
-def room(pace: Pace) -> int:
-    """Items that may be under way at the same time."""
-    return max(n for n in range(ITEMS_MAX + 1) if pace.has_room(n)) + pace.under_way
-
-
-def serve_late(pace: Pace, clock: Clock, *, items: int) -> None:
-    """So many are answered, each too late, while as many as there may be are under way."""
-    begun_s = pace.begin(HALF)
-    clock.now_s += TOO_LATE_S
-    pace.end(items, begun_s)
+def serve(pace: Pace, clock: Clock, *, items: int, took_s: float) -> None:
+    """So many are answered by their shards after that time."""
+    pace.begin(items)
+    since_s = clock.now_s
+    clock.now_s += took_s
+    pace.served(items, since_s)
+    pace.end(items)
 
 
 def test_late_answers_leave_room_for_what_is_answered_in_time(pace: Pace, clock: Clock) -> None:
-    serve_late(pace, clock, items=HALF - 100)
-    assert pace.under_way == 100
-    assert room(pace) == pytest.approx((HALF - 100) / TOO_LATE_S * LATE_S, abs=1)
+    serve(pace, clock, items=HALF, took_s=TOO_LATE_S)
+    limit = HALF / TOO_LATE_S * WAIT_S
+    assert pace.limit == pytest.approx(limit)
+    assert pace.has_room(int(limit) - 1)
+    assert not pace.has_room(int(limit))
 
 
 def test_however_slow_it_is_one_batch_may_be_under_way(pace: Pace, clock: Clock) -> None:
-    serve_late(pace, clock, items=1)
-    assert not pace.has_room(1), "far more is under way"
-    pace.end(HALF - 1 - 100, clock.now_s)
-    assert pace.has_room(ITEMS_MIN - 100)
+    serve(pace, clock, items=1, took_s=TOO_LATE_S)
+    assert pace.limit == ITEMS_MIN
+
+
+def test_many_late_answers_at_once_leave_no_more_than_the_setting(pace: Pace, clock: Clock) -> None:
+    serve(pace, clock, items=100 * ITEMS_MAX, took_s=TOO_LATE_S)
+    assert pace.limit == ITEMS_MAX
+
+
+def test_one_moment_without_a_processor_takes_little_room(pace: Pace, clock: Clock) -> None:
+    serve(pace, clock, items=HALF, took_s=TOO_LATE_S)
+    before = pace.limit
+    serve(pace, clock, items=0, took_s=TOO_LATE_S)
+    assert pace.limit == pytest.approx(before * (1 - SMOOTHING))
 
 
 def test_late_answers_beside_quick_ones_take_no_room(pace: Pace, clock: Clock) -> None:
-    late_s = pace.begin(HALF)
+    late_s = clock.now_s
     for _ in range(10):
-        quick_s = pace.begin(10)
-        clock.now_s += QUICK_S
-        pace.end(10, quick_s)
-        pace.end(10, late_s)
-    assert room(pace) == ITEMS_MAX
+        serve(pace, clock, items=10, took_s=QUICK_S)
+        pace.served(10, late_s)
+    assert pace.limit == ITEMS_MAX
+
+
+def test_who_is_answered_by_no_shard_of_theirs_says_nothing(pace: Pace, clock: Clock) -> None:
+    pace.begin(10)
+    clock.now_s += TOO_LATE_S
+    pace.end(10)
+    assert pace.limit == ITEMS_MAX
+    serve(pace, clock, items=1, took_s=TOO_LATE_S)
+    for _ in range(10):
+        pace.begin(10)
+        pace.end(10)
+    assert pace.limit == ITEMS_MIN
 
 
 def test_room_grows_while_answers_are_quick(pace: Pace, clock: Clock) -> None:
-    serve_late(pace, clock, items=HALF - 100)
-    before = room(pace)
-    begun_s = pace.begin(10)
-    clock.now_s += QUICK_S
-    pace.end(10, begun_s)
-    assert room(pace) == pytest.approx(before * GROWTH, abs=1)
+    serve(pace, clock, items=HALF, took_s=TOO_LATE_S)
+    before = pace.limit
+    serve(pace, clock, items=10, took_s=QUICK_S)
+    assert pace.limit == pytest.approx(before * GROWTH)
 
 
-def test_all_room_is_back_when_nothing_is_under_way(pace: Pace, clock: Clock) -> None:
-    serve_late(pace, clock, items=HALF)
-    assert room(pace) < ITEMS_MAX
+def test_room_is_not_back_as_soon_as_nothing_is_under_way(pace: Pace, clock: Clock) -> None:
+    """Else a limit of one batch would be none after each batch."""
+    serve(pace, clock, items=1, took_s=TOO_LATE_S)
+    pace.end(1)
     pace.begin(1)
-    assert room(pace) == ITEMS_MAX
+    assert pace.limit == ITEMS_MIN
+    pace.end(1)
+    clock.now_s += IDLE_S
+    pace.begin(1)
+    assert pace.limit == ITEMS_MAX
 
 
 class Counter:
@@ -99,12 +124,6 @@ class Counter:
         self.waiting.append((len(deductions), done))
         return done
 
-    async def serve(self) -> None:
-        """The one who has waited longest."""
-        size, done = self.waiting.pop(0)
-        done.set_result([SOLD_OUT] * size)
-        await asyncio.sleep(0)
-
 
 @pytest.fixture
 def counter() -> Iterator[Counter]:
@@ -114,24 +133,36 @@ def counter() -> Iterator[Counter]:
         done.cancel()
 
 
-async def test_deductions_are_refused_while_answers_are_late(
-    clock: Clock, counter: Counter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", clock)
+@pytest.fixture
+async def intake(pace: Pace, clock: Clock, counter: Counter) -> Intake:
+    """Of a process whose answers were late a moment ago, and which has as much to do as it takes on."""
+    serve(pace, clock, items=1, took_s=TOO_LATE_S)
     metrics = Metrics(CollectorRegistry())
     gates = Gates([Gate.always_open(counter, metrics, structlog.get_logger())])
-    intake = Intake(gates, metrics, items_max=ITEMS_MAX)
+    intake = Intake(gates, metrics, pace)
+    intake.submit(deductions(ITEMS_MIN))
+    return intake
 
-    def ask(items: int) -> None:
-        intake.submit([Deduction(f"r{each}", 1, 1, 0, 0, 1) for each in range(items)])
 
-    ask(1)
-    ask(ITEMS_MIN)
-    clock.now_s += TOO_LATE_S
-    await counter.serve()
+def deductions(number: int) -> list[Deduction]:
+    return [Deduction(f"r{each}", 1, 1, 0, 0, 1) for each in range(number)]
+
+
+def order() -> Coroutine[object, object, OrderAnswer]:
+    async def confirmed() -> OrderAnswer:
+        return OrderAnswer(Outcome.CONFIRMED)
+
+    return confirmed()
+
+
+async def test_deductions_and_new_orders_are_refused_while_answers_are_late(intake: Intake) -> None:
     with pytest.raises(RefusedError) as refused:
-        ask(1)
+        intake.submit(deductions(1))
+    made = await intake.new_order("reserve", order(), lines=1)
     assert refused.value.reason == "QUEUE_FULL"
-    await counter.serve()
-    ask(ITEMS_MIN)
-    ask(ITEMS_MIN)
+    assert made.outcome is Outcome.OVERLOADED
+
+
+async def test_what_was_begun_is_brought_to_an_end_while_answers_are_late(intake: Intake) -> None:
+    ended = await intake.order("confirm", order())
+    assert ended.outcome is Outcome.CONFIRMED

@@ -163,7 +163,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Load(self, request, context):
-        """Puts closed products on sale. Loading a product that is on sale changes nothing.
+        """Puts closed products on sale. Loading a product that is on sale changes nothing. Returns when the
+        products are sold, which is when a worker has brought what was loaded to the ledger.
 
         UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
         continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an

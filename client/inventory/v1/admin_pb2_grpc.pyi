@@ -43,7 +43,8 @@ class AdminServiceStub:
     ListProducts: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListProductsRequest, _admin_pb2.ListProductsResponse]
     """Lists ledger rows in the order of their product ids."""
     Load: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LoadRequest, _admin_pb2.LoadResponse]
-    """Puts closed products on sale. Loading a product that is on sale changes nothing.
+    """Puts closed products on sale. Loading a product that is on sale changes nothing. Returns when the
+    products are sold, which is when a worker has brought what was loaded to the ledger.
 
     UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
     continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an
@@ -133,7 +134,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListProducts: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListProductsRequest, _admin_pb2.ListProductsResponse]  # type: ignore[assignment]
     """Lists ledger rows in the order of their product ids."""
     Load: _aio.UnaryUnaryMultiCallable[_admin_pb2.LoadRequest, _admin_pb2.LoadResponse]  # type: ignore[assignment]
-    """Puts closed products on sale. Loading a product that is on sale changes nothing.
+    """Puts closed products on sale. Loading a product that is on sale changes nothing. Returns when the
+    products are sold, which is when a worker has brought what was loaded to the ledger.
 
     UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
     continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an
@@ -244,7 +246,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.LoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.LoadResponse, _abc.Awaitable[_admin_pb2.LoadResponse]]:
-        """Puts closed products on sale. Loading a product that is on sale changes nothing.
+        """Puts closed products on sale. Loading a product that is on sale changes nothing. Returns when the
+        products are sold, which is when a worker has brought what was loaded to the ledger.
 
         UNAVAILABLE, of whatever reason, may leave the loading of some of them begun: the same call again
         continues it. Reason LOAD_PENDING: it certainly has begun. FAILED_PRECONDITION, reason DEAD_LETTERS_OPEN: an
