@@ -77,5 +77,9 @@ class Strays:
         except StockUnavailableError as error:
             self._metrics.redis_failures.labels(error.reason.value).inc()
             return
+        except Exception as error:  # one line must not end the upkeep of all others
+            self._metrics.failures.labels("strays").inc()
+            log.error("a held line cannot be looked after", order=line.order_id, exc_info=error)
+            return
         if state is not None:
             self._metrics.lines_reminded.labels(state.name.lower()).inc()
