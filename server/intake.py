@@ -25,6 +25,7 @@ class Intake:
         self._gates = gates
         self._metrics = metrics
         self._pace = pace
+        self._note_load()
         self._orders = Tasks()
 
     @property
@@ -104,8 +105,11 @@ class Intake:
 
     def _begin(self, items: int) -> None:
         self._pace.begin(items)
-        self._metrics.queued(self._pace.under_way, self._pace.limit)
+        self._note_load()
 
     def _end(self, items: int) -> None:
         self._pace.end(items)
-        self._metrics.queued(self._pace.under_way, self._pace.limit)
+        self._note_load()
+
+    def _note_load(self) -> None:
+        self._metrics.queued(self._pace.under_way, int(self._pace.limit))

@@ -223,7 +223,10 @@ def _repeated(earlier: Adjustment, wanted: Correction) -> bool:
 
 
 def _load_pending() -> RefusedError:
-    return unavailable("LOAD_PENDING", "the load has begun; call Load again until it is done")
+    return unavailable(
+        "LOAD_PENDING",
+        "the load has begun and may wait for a worker; call Load again until it is done",
+    )
 
 
 def _close_pending() -> RefusedError:

@@ -130,7 +130,7 @@ class Metrics:
             "inventory_ready", "1 while this process takes requests, else 0.", registry=registry
         )
 
-    def queued(self, items: int, limit: float) -> None:
+    def queued(self, items: int, limit: int) -> None:
         """What is under way, and how much may be."""
         self._queued_items.set(items)
         self._queued_items_limit.set(limit)

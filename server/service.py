@@ -145,7 +145,9 @@ class InventoryService:
 
     async def _overloaded(self, items: int) -> bytes:
         """A stream goes on: whoever sends on it would only come again with all that is under way."""
-        return self.encoder.results([_FULL] * items, {})
+        answers = [_FULL] * items
+        self.metrics.answers(answers)
+        return self.encoder.results(answers, {})
 
     async def _encoded(self, answers: Answers | None, invalid: Mapping[int, str]) -> bytes:
         return self.encoder.results(await answers if answers else [], invalid)

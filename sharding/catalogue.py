@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter, OrderedDict
+from functools import partial
 
 from sharding.directory import Directory, Listing
 from sharding.home import Home, HomeContext
@@ -69,8 +70,13 @@ class Catalogue:
         if lookup is None:
             lookup = asyncio.create_task(self._look_up(product_id), name=f"find {product_id}")
             self._lookups[product_id] = lookup
-            lookup.add_done_callback(lambda _: self._lookups.pop(product_id, None))
+            lookup.add_done_callback(partial(self._looked_up, product_id))
         return await asyncio.shield(lookup)
+
+    def _looked_up(self, product_id: int, lookup: asyncio.Task[Product | None]) -> None:
+        self._lookups.pop(product_id, None)
+        if not lookup.cancelled():
+            lookup.exception()  # whoever waited for it may have gone
 
     def take_rates(self) -> dict[int, int]:
         """Requests per product since the last call; products without any are left out."""

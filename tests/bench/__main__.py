@@ -21,7 +21,7 @@ from deploy.local.errors import StackError
 from deploy.local.programs import find_programs
 from deploy.local.stack import LocalStack
 from deploy.local.waiting import until
-from inventory.client import AsyncInventoryClient
+from inventory.client import AsyncInventoryClient, NewProduct
 from tests.bench.figures import Figure, Topic, figure_of
 from tests.bench.hot import HotProduct
 from tests.bench.ledger_rates import STOP_GRACE_S, JournalRates, sell_and_record
@@ -38,7 +38,7 @@ from tests.bench.products import (
 )
 from tests.bench.programs import BareRedis, start_echo
 from tests.bench.report import as_object, print_tables
-from tests.bench.sales import Sales
+from tests.bench.sales import Sales, to_be_sold
 from tests.bench.service import Service
 from tests.bench.topics import BATCH_DEDUCT, DEDUCT, Bench
 from tests.bench.window import Measured
@@ -93,11 +93,8 @@ async def _running(chosen: argparse.Namespace) -> AsyncIterator[Bench]:
     async with LocalStack() as stack:
         await stack.start_services()
         await stack.migrate()
-        await _open_partitions(stack)
+        await _begin_sales(stack, to_be_sold(chosen.runs))
         sold = await sell_and_record(stack, RECORDED, total=PLENTY, rows=chosen.rows)
-        # After the recording, which is of one product.
-        async with AsyncInventoryClient(stack.grpc_address()) as client:
-            await bring_on_sale(client, [*hot_and_cold(), *ordered()])
         mysql = {"mysql": family(stack.database.process.pid)}
         echo, echo_address = await start_echo(stack)
         redis = BareRedis(find_programs(), stack.directory)
@@ -123,8 +120,8 @@ async def _running(chosen: argparse.Namespace) -> AsyncIterator[Bench]:
             echo.kill()
 
 
-async def _open_partitions(stack: LocalStack) -> None:
-    """Bring the products on sale. The worker leaves again: its work is measured by itself."""
+async def _begin_sales(stack: LocalStack, sales: Sequence[NewProduct]) -> None:
+    """Bring all products on sale. The worker leaves again: its work is measured by itself."""
     worker = await stack.start_worker()
     for number in range(2):
         await stack.start_server(number)
@@ -134,9 +131,11 @@ async def _open_partitions(stack: LocalStack) -> None:
             return all(each.open for each in (await client.get_cluster()).partitions)
 
         await until(all_open, what="all partitions are open", within_s=OPEN_WITHIN_S)
-        await worker.stop(grace_s=STOP_GRACE_S)
         plenty = [product(product_id, PLENTY) for product_id in (ON_SALE, RECORDED)]
-        await bring_on_sale(client, [product(SOLD_OUT, 1), *plenty])
+        await bring_on_sale(
+            client, [product(SOLD_OUT, 1), *plenty, *hot_and_cold(), *ordered(), *sales]
+        )
+        await worker.stop(grace_s=STOP_GRACE_S)
         await client.deduct(SOLD_OUT, 1)
 
 

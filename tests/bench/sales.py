@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from itertools import count
 
 from deploy.local.errors import StackError
-from inventory.client import AsyncInventoryClient
+from inventory.client import NewProduct
 from tests.bench.figures import Topic
-from tests.bench.products import FIRST_SALE, bring_on_sale, product
+from tests.bench.products import FIRST_SALE, product
 from tests.bench.sender import send
 from tests.bench.service import Measure, Service
 from tests.bench.window import Measured
@@ -17,9 +17,16 @@ SHARDS = 24
 ITEMS = 50
 """Requests that travel together, each for one unit."""
 REQUESTS_A_UNIT = 10
+SALES_A_ROUND = 2
 
 BEGINNING, END = "first 99 % of a sale", "last 1 % of a sale"
 END_IN_DEMAND = f"last 1 %, {REQUESTS_A_UNIT} requests a unit"
+
+
+def to_be_sold(rounds: int) -> Sequence[NewProduct]:
+    """Products to sell to the last unit in so many rounds, two in each."""
+    product_ids = range(FIRST_SALE, FIRST_SALE + SALES_A_ROUND * rounds)
+    return [product(product_id, UNITS, shards=SHARDS) for product_id in product_ids]
 
 
 class Sales:
@@ -49,10 +56,8 @@ class Sales:
         ]
 
     async def _begin(self) -> Measured:
-        """Sell all but the last units of a new product."""
+        """Sell all but the last units of the next product."""
         self._product_id = next(self._product_ids)
-        async with AsyncInventoryClient(self._service.stack.grpc_address()) as client:
-            await bring_on_sale(client, [product(self._product_id, UNITS, shards=SHARDS)])
         return await self._sell(UNITS - LAST, total=UNITS - LAST)
 
     async def _end(self) -> Measured:
