@@ -22,16 +22,26 @@ QUICK_TO_REPLACE = {"INVENTORY_LEASE_TTL_S": "1"}
 NOTHING_KEPT = {"INVENTORY_TRIM_LAG_S": "0", "INVENTORY_AUDIT_EVERY_S": "3600"}
 """Nor is anything written that nobody asked for: audits mark the shards of all products on sale."""
 PARTITIONS = 48
+PRODUCTS = 20
+"""More than there are tests here, each run twice."""
 
 StartWorker = Callable[..., Awaitable[Process]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-async def no_other_workers(shop: Shop) -> AsyncIterator[None]:
+@pytest.fixture(scope="module")
+async def products(shop: Shop) -> AsyncIterator[list[int]]:
+    """On sale, by workers that have gone since: a load needs one, and those of the tests die."""
+    products = [await shop.on_sale(PLENTY) for _ in range(PRODUCTS)]
     for number in WORKERS:
         await shop.stack.workers[number].stop(grace_s=STOP_GRACE_S)
-    yield
+    yield products
     await shop.start_workers()
+
+
+@pytest.fixture
+def product(products: list[int]) -> int:
+    """One that nobody has bought of."""
+    return products.pop()
 
 
 @pytest.fixture
@@ -87,9 +97,8 @@ async def until_killed(worker: Process) -> None:
     ],
 )
 async def test_a_worker_that_dies_there_leaves_each_event_applied_once(
-    shop: Shop, start: StartWorker, place: str
+    shop: Shop, start: StartWorker, product: int, place: str
 ) -> None:
-    product = await shop.on_sale(PLENTY)
     victim = await start(FIRST, dies_at=place)
     before = await sell_until_killed(shop, product, victim)
     await start(SECOND)
@@ -98,9 +107,8 @@ async def test_a_worker_that_dies_there_leaves_each_event_applied_once(
 
 
 async def test_a_worker_that_wakes_up_without_its_leases_applies_nothing_twice(
-    shop: Shop, start: StartWorker
+    shop: Shop, start: StartWorker, product: int
 ) -> None:
-    product = await shop.on_sale(PLENTY)
     sleeper = await start(FIRST)
     sold = await sell(shop, product, "awake")
     await shop.assert_balanced(product, accepted=sold)
@@ -114,9 +122,8 @@ async def test_a_worker_that_wakes_up_without_its_leases_applies_nothing_twice(
 
 
 async def test_workers_that_die_while_trimming_lose_nothing_and_an_idle_stream_goes_on(
-    shop: Shop, start: StartWorker
+    shop: Shop, start: StartWorker, product: int
 ) -> None:
-    product = await shop.on_sale(PLENTY)
     victims = [
         await start(number, dies_at=place, settings=NOTHING_KEPT)
         for number, place in (

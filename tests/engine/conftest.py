@@ -112,7 +112,7 @@ def on_sale(one: Process) -> NewProduct:
     async def create(units: int, **settings: Any) -> int:
         product_id = next(product_ids)
         await Products(one.database).put(settings_of(product_id, units, **settings))
-        await one.lifecycle.load(product_id)
+        await one.lifecycle.load(product_id, wait_s=1)
         return product_id
 
     return create

@@ -42,7 +42,7 @@ async def unclaimed(engine_url: MysqlUrl) -> AsyncIterator[Database]:
 async def test_all_units_go_on_sale_and_the_buffer_stays_empty(one: Process) -> None:
     product_id = next(product_ids)
     await Products(one.database).put(settings_of(product_id, 100, buffer_percent=50, shards=6))
-    loaded = await one.lifecycle.load(product_id)
+    loaded = await one.lifecycle.load(product_id, wait_s=1)
     assert (loaded.now, loaded.plan.amounts, loaded.plan.epoch) == (True, (100,), 1)
     stock = await one.stock.read(product_id)
     assert stock is not None
@@ -57,7 +57,7 @@ async def test_loading_during_a_sale_changes_nothing(
     requests = buying(product_id, 40)
     results = await asyncio.gather(
         *(ask(one, each) for each in requests),
-        *((one, other)[i % 2].lifecycle.load(product_id) for i in range(6)),
+        *((one, other)[i % 2].lifecycle.load(product_id, wait_s=1) for i in range(6)),
     )
     assert not any(loaded.now for loaded in results[40:])
     row = await assert_balanced(one, product_id)
@@ -74,7 +74,7 @@ async def test_a_load_that_broke_off_after_its_first_step_is_resumed(
     )
     (answer,) = await ask(one, *buying(product_id, 1))
     assert (answer.outcome, answer.reason.value) == (Outcome.FROZEN, "PRODUCT_LOADING")
-    assert (await other.lifecycle.load(product_id)).plan.epoch == 1
+    assert (await other.lifecycle.load(product_id, wait_s=1)).plan.epoch == 1
     assert accepted(await ask(one, *buying(product_id, 1))) == 1
 
 
@@ -93,7 +93,7 @@ async def test_a_product_closes_once_no_order_holds_units_and_goes_on_sale_again
     assert (await other.orders.confirm(order_id)).outcome is Outcome.CONFIRMED
     closed = await other.lifecycle.close(product_id, wait_s=1)
     assert (closed.status, closed.available_stock, closed.sold_before) == (State.CLOSED, 5, 5)
-    again = await one.lifecycle.load(product_id)
+    again = await one.lifecycle.load(product_id, wait_s=1)
     assert (again.plan.epoch, again.plan.amounts) == (2, (5,))
     stock = await other.stock.read(product_id)
     assert stock is not None

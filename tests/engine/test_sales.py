@@ -238,7 +238,7 @@ async def test_a_limit_begins_anew_with_each_load(one: Process, on_sale: NewProd
     await one.lifecycle.close(product_id, wait_s=1)
     assert await ask(one, mine._replace(request_id="third")) == [CLOSED]
     assert (await ask(one, mine))[0].replayed
-    await one.lifecycle.load(product_id)
+    await one.lifecycle.load(product_id, wait_s=1)
     assert accepted(await ask(one, mine._replace(request_id="third"))) == 1
 
 

@@ -123,7 +123,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.model.product_id = self.product
         for product_id, total in ((self.product, units), (self.more, MORE_UNITS)):
             self._run(Products(self._process(0).database).put(settings_of(product_id, total)))
-            self._run(self._process(0).lifecycle.load(product_id))
+            self._run(self._process(0).lifecycle.load(product_id, wait_s=1))
         self.model.load(units, 1)
 
     @rule(process=processes, batch=batches, number=numbers, kind=kinds)
@@ -138,9 +138,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.model.close()
         self.deduct(process, batch)
         self.order(kind, process, number)
-        assert self._run(lifecycle.load(self.product)).now
+        assert self._run(lifecycle.load(self.product, wait_s=1)).now
         self.model.load(units, 1)
-        assert not self._run(lifecycle.load(self.product)).now
+        assert not self._run(lifecycle.load(self.product, wait_s=1)).now
 
     @rule(process=processes, batch=batches)
     def deduct(self, process: int, batch: list[Deduction]) -> None:
