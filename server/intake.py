@@ -25,7 +25,7 @@ class Intake:
         self._gates = gates
         self._metrics = metrics
         self._pace = pace
-        self._note_load()
+        metrics.watch_queue(pace)
         self._orders = Tasks()
 
     @property
@@ -45,7 +45,7 @@ class Intake:
         """
         self.admit()
         items = len(deductions)
-        self._begin(items)
+        self._pace.begin(items)
         answers = self._gates.sales.deduct(deductions)
         answers.add_done_callback(partial(self._answered, items))
         return asyncio.shield(answers)
@@ -76,7 +76,7 @@ class Intake:
             work.close()
             self._metrics.order(call, refusal)
             return refusal
-        self._begin(items)
+        self._pace.begin(items)
         return await self._orders.whole(self._ordered(call, work, items), call)
 
     def _refusal_of_order(self, *, has_room: bool) -> OrderAnswer | None:
@@ -94,22 +94,11 @@ class Intake:
         try:
             answer = await work
         finally:
-            self._end(items)
+            self._pace.end(items)
         self._metrics.order(call, answer)
         return answer
 
     def _answered(self, items: int, answers: Answers) -> None:
-        self._end(items)
+        self._pace.end(items)
         if not answers.cancelled() and answers.exception() is None:
             self._metrics.answers(answers.result())
-
-    def _begin(self, items: int) -> None:
-        self._pace.begin(items)
-        self._note_load()
-
-    def _end(self, items: int) -> None:
-        self._pace.end(items)
-        self._note_load()
-
-    def _note_load(self) -> None:
-        self._metrics.queued(self._pace.under_way, int(self._pace.limit))

@@ -3,6 +3,7 @@
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from typing import Protocol
 
 from grpc import StatusCode
 from prometheus_client import (
@@ -47,6 +48,15 @@ class Meter:
         if counter is None:
             counter = self._by_code[code] = self._requests.labels(self.method, code.name)
         counter.inc()
+
+
+class Queue(Protocol):
+    """What is under way in a process."""
+
+    @property
+    def under_way(self) -> int: ...
+    @property
+    def limit(self) -> float: ...
 
 
 class Metrics:
@@ -130,10 +140,10 @@ class Metrics:
             "inventory_ready", "1 while this process takes requests, else 0.", registry=registry
         )
 
-    def queued(self, items: int, limit: int) -> None:
-        """What is under way, and how much may be."""
-        self._queued_items.set(items)
-        self._queued_items_limit.set(limit)
+    def watch_queue(self, queue: Queue) -> None:
+        """From now on a scrape asks what is under way, and how much may be."""
+        self._queued_items.set_function(lambda: queue.under_way)
+        self._queued_items_limit.set_function(lambda: int(queue.limit))
 
     def meter(self, method: str) -> Meter:
         """What is counted of one RPC."""
