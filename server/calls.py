@@ -40,9 +40,9 @@ Behaviour = Callable[[Any, Context], Awaitable[Any]]
 """Takes a message, or a reader of them; returns a message, its bytes, or None where it streams."""
 Parser = Callable[[bytes], Message]
 
-ANSWER_S = 0.5
+ANSWER_S = 1.0
 """What is left of a caller's deadline for the answer, when a call waits for something."""
-ENDS_BEFORE_S = 0.2
+ENDS_BEFORE_S = 0.5
 """So long before its caller's deadline a call ends at the latest, or a tenth of a short one: the caller
 is to have our word for it, and not gRPC's."""
 ON_THE_WAY_S = 0.1

@@ -26,8 +26,8 @@ from server.listener import SERVICES
 from tests.acceptance.shop import Shop
 
 UNITS = 1_000
-DEADLINE_S = 4.0
-"""A tenth of it, at most 0.2 s, is what the service leaves a machine that is busy with other tests."""
+DEADLINE_S = 6.0
+"""Half a second of it is what the service leaves a machine that is busy with other tests."""
 WITHIN_S = 30.0
 """A test that hangs fails."""
 QUICK = {"INVENTORY_CALL_S_MAX": "3", "INVENTORY_CLOSE_WAIT_S_MAX": "3"}
