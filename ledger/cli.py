@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from prometheus_client import CollectorRegistry
-from pydantic import ValidationError
 
 from ledger.database import Database
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, LedgerUnavailableError
 from ledger.metrics import LedgerMetrics
 from ledger.migrate import Migration, schema_version
 from ledger.migrate import migrate as apply_missing
-from ledger.settings import LedgerSettings, MysqlUrl, explain
+from ledger.settings import LedgerSettings, MysqlUrl, SettingsError, read_settings
 
 MIGRATION_TIMEOUT_MS = 600_000
 FAILED = 2
@@ -22,9 +21,9 @@ FAILED = 2
 def migrate() -> None:
     """Bring the tables of all servers up to date; exits with 2 and a line for each where it cannot."""
     try:
-        settings = LedgerSettings()
-    except ValidationError as error:
-        _fail(explain(error))
+        settings = read_settings(LedgerSettings)
+    except SettingsError as error:
+        _fail(str(error))
     if not asyncio.run(_migrate_all(settings.mysql_servers)):
         raise SystemExit(FAILED)
 
@@ -36,6 +35,9 @@ async def _migrate_all(servers: Sequence[MysqlUrl]) -> bool:
         which = f"{url}: " if len(servers) > 1 else ""
         try:
             applied, version = await _migrate(url)
+        except LedgerUnavailableError as error:
+            _complain(f"{error}; INVENTORY_MYSQL_URLS says where MySQL is")
+            done = False
         except LedgerError as error:
             _complain(str(error))
             done = False

@@ -1,15 +1,27 @@
 """Settings of the ledger, from environment variables INVENTORY_…"""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from difflib import get_close_matches
+from typing import Annotated, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+PREFIX = "INVENTORY_"
 MYSQL_PORT = 3306
 MYSQL_SERVERS_MAX = 64
 _TLS_WORDS = ("off", "on", "verify")
+_ALIKE = 0.85
+"""From here on a name is a misspelt one, see difflib; two settings of the service are less alike."""
+
+Settings = TypeVar("Settings", bound=BaseSettings)
+
+
+class SettingsError(ValueError):
+    """Settings that a process cannot work with; its text is one line that names all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +49,7 @@ class MysqlUrl:
 class LedgerSettings(BaseSettings):
     """How to reach MySQL."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="INVENTORY_", env_ignore_empty=True, extra="ignore"
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="ignore")
 
     mysql_urls: SecretStr = SecretStr("mysql://inventory:inventory@127.0.0.1:3306/inventory")
     """mysql://user:password@host:port/database?tls=off|on|verify&ca=FILE; several with commas between
@@ -69,9 +79,7 @@ class LedgerSettings(BaseSettings):
 class DemandSettings(BaseSettings):
     """When a product is hot; the servers and the workers must agree on it."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="INVENTORY_", env_ignore_empty=True, extra="ignore"
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="ignore")
 
     hot_rate_per_s: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
     """Requests a second on one shard above which a product gets more shards."""
@@ -120,13 +128,46 @@ def parse_url(text: str) -> MysqlUrl:
     )
 
 
-def explain(error: ValidationError) -> str:
+def read_settings(kind: type[Settings]) -> Settings:
+    """A process's settings from its environment. SettingsError."""
+    misspelt = misspelt_settings(kind, os.environ)
+    if misspelt:
+        raise SettingsError(
+            "; ".join(f"{name} is no setting: {known} is" for name, known in misspelt.items())
+        )
+    try:
+        return kind()
+    except ValidationError as error:
+        raise SettingsError(_explained(error)) from error
+
+
+def misspelt_settings(kind: type[BaseSettings], environment: Mapping[str, str]) -> dict[str, str]:
+    """What an environment has almost by the name of a setting, and not by the name itself.
+
+    Whatever else begins with INVENTORY_ may be another program's, or Kubernetes' own.
+    """
+    known = [f"{PREFIX}{name}".upper() for name in kind.model_fields]
+    missing = [name.removeprefix(PREFIX) for name in known if name not in environment]
+    found: dict[str, str] = {}
+    for name in sorted(environment):
+        if not name.startswith(PREFIX) or name in known:
+            continue
+        for meant in get_close_matches(name.removeprefix(PREFIX), missing, n=1, cutoff=_ALIKE):
+            found[name] = PREFIX + meant
+    return found
+
+
+def _explained(error: ValidationError) -> str:
     """All wrong settings in one line, by the names of their environment variables."""
     return "; ".join(
-        f"INVENTORY_{'_'.join(map(str, found['loc'])).upper()}: "
-        f"{found['msg'].removeprefix('Value error, ')}"
+        _named(found["loc"]) + found["msg"].removeprefix("Value error, ")
         for found in error.errors(include_url=False, include_input=False)
     )
+
+
+def _named(location: tuple[int | str, ...]) -> str:
+    """What is wrong with several settings together names them itself."""
+    return f"{PREFIX}{'_'.join(map(str, location)).upper()}: " if location else ""
 
 
 def _tls(query: str) -> tuple[str, str]:

@@ -6,9 +6,7 @@ import ssl
 import sys
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from ledger.settings import explain
+from ledger.settings import SettingsError, read_settings
 from server.logs import configure_logs
 from server.ports import PortError, free_ports, hold_shared_port
 from server.settings import ServerSettings
@@ -28,10 +26,8 @@ STOP_SLACK_S = 3
 def main() -> int:
     """Run until SIGTERM or SIGINT; returns the exit status."""
     try:
-        asyncio.run(_supervise(ServerSettings()))
-    except ValidationError as error:
-        return _setup_failed(explain(error))
-    except (PortError, SetupError) as error:
+        asyncio.run(_supervise(read_settings(ServerSettings)))
+    except (SettingsError, PortError, SetupError) as error:
         return _setup_failed(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -14,7 +14,6 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client import start_http_server as serve_metrics
-from pydantic import ValidationError
 from structlog.tracebacks import ExceptionDictTransformer
 
 from ledger.agreement import ANSWER_S, Agreement
@@ -45,7 +44,7 @@ from ledger.products import Products
 from ledger.raw_events import RawEvents
 from ledger.restoring import PartitionStates
 from ledger.sales_mode import Modes
-from ledger.settings import explain
+from ledger.settings import read_settings
 from ledger.untold import UntoldSales
 from sharding.cluster import Cluster
 from sharding.errors import (
@@ -107,9 +106,7 @@ def main() -> None:
     """Exits with 0 after a stop, with 2 and one line where the set-up is wrong."""
     configure_logs()
     try:
-        settings, failpoints = WorkerSettings(), Failpoints.from_environment()
-    except ValidationError as error:
-        _fail(explain(error))
+        settings, failpoints = read_settings(WorkerSettings), Failpoints.from_environment()
     except ValueError as error:
         _fail(str(error))
     registry = CollectorRegistry()

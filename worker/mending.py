@@ -1,6 +1,7 @@
 """Brings restored shards what they lack and no event will bring, because it was lost."""
 
 from collections.abc import Collection
+from functools import partial
 
 from ledger.buffer_releases import Buffers
 from ledger.outbox import Outbox, OutboxKind, OutboxRow
@@ -8,6 +9,7 @@ from ledger.products import ProductRow, Products
 from ledger.restoring import PartitionStates
 from sharding.errors import LayoutPassedError, LoadConflictError, StockUnavailableError
 from sharding.outcomes import Reason, State
+from sharding.plans import Freeze
 from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
 
@@ -68,7 +70,17 @@ class Mends:
                 cause="restored",
             )
         else:
-            await self._stock.load(product.plan)
+            await self._stock.load(
+                product.plan, before_opening=partial(self._known_to_ledger, product)
+            )
         epoch, released = await self._buffers.progress(product.product_id)
         if released and epoch == product.epoch:
             await self._stock.bring_buffer(product.product_id, epoch=epoch, released=released)
+
+    async def _known_to_ledger(self, product: ProductRow) -> Freeze:
+        """The last freeze. A shard that is lost before has its load repeated once more, with all its
+        units: none may have been sold."""
+        known = await self._products.loaded_shards(product.product_id, epoch=product.epoch)
+        if known < product.layout_shards:
+            raise StockUnavailableError(Reason.NOT_EXECUTED, "the ledger is to know all shards")
+        return (await self._products.get(product.product_id)).freeze

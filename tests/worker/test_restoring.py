@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from ledger.buffer_releases import Buffers
 from ledger.layouts import Cause, Layouts
+from ledger.outbox import Outbox, OutboxRow
 from ledger.restoring import PartitionStates
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
+from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.metrics import StockMetrics
 from sharding.ordering import Orders
@@ -38,6 +41,8 @@ from tests.worker.losses import (
     generations,
     set_back,
 )
+from worker.mending import Mends
+from worker.metrics import WorkerMetrics
 
 
 @pytest.fixture(scope="module")
@@ -469,6 +474,35 @@ async def test_a_shard_that_cannot_be_mended_holds_nobody_up(
     await sell_out(world, product, left=60)
     await eventually(lambda: world.is_sold(product, 60))
     await eventually(lambda: _is_mended(world, product))
+
+
+async def test_a_load_that_was_lost_is_repeated_and_nothing_sold_before_the_ledger_knows_of_it(
+    world: World, worker: WorkerProcess
+) -> None:
+    """A shard that is lost before would be given its units once more."""
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    await drained(world)
+    mends = Mends(
+        world.stock,
+        world.products,
+        Buffers(world.database, partitions=PARTITIONS),
+        PartitionStates(world.database, partitions=PARTITIONS),
+        Outbox(world.database),
+        WorkerMetrics(CollectorRegistry()),
+    )
+    row = OutboxRow(0, product, partition, 1, EventId(0, 0), "", -1, 0, 0, 0)
+    with worker.paused():
+        await write(world.database, "DELETE FROM shard_stock WHERE product_id = %s", product)
+        shard = keys.stock(world.cluster.tags[partition], product)
+        await world.cluster.command(partition, "DEL", shard, lane=LaneKind.MOVE)
+        with pytest.raises(StockUnavailableError):
+            await mends.carry_out(row)
+        assert (await fields_of(world, partition, product))["state"] == "loading"
+    await drained(world)
+    await mends.carry_out(row)
+    await sell_out(world, product, left=60)
+    await assert_balanced(world, product)
 
 
 async def test_what_was_set_aside_when_its_shard_is_restored_freezes_its_product(
