@@ -8,6 +8,7 @@ taken effect.
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from random import uniform
@@ -22,8 +23,8 @@ from redis.exceptions import RedisClusterException, RedisError
 from sharding.alone import Alone
 from sharding.breaker import Breaker
 from sharding.errors import NodeAwayError, StockUnavailableError
-from sharding.events import EventId
-from sharding.keys import head, tags
+from sharding.events import BEFORE_ALL, EventId
+from sharding.keys import head, tags, witness
 from sharding.lane import STUCK_S, Lane, LaneError, LaneOptions, Node, NotReplicatedError, packed
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Reason
@@ -31,8 +32,10 @@ from sharding.pending import PendingCall, error_kind, means_the_node
 from sharding.scripts import Script, script
 from sharding.settings import StockSettings, parse_addresses
 from sharding.slots import slot_of
+from sharding.witness import Witness
 
 _OPENING = script("opening")
+_WITNESS = script("witness")
 
 REPLICAS_CONFIRMING = 1
 TOPOLOGY_PAUSE_S = 0.1
@@ -72,6 +75,7 @@ class Cluster:
         self._nodes: list[Node | None] = [None] * settings.partitions
         self._lanes: dict[tuple[Node, LaneKind], Lane] = {}
         self._seen = [EventId(0, 0)] * settings.partitions
+        self._witness = Witness(self._leave_word)
         self._alone = Alone()
         self._asking: dict[int, asyncio.Task[bool]] = {}
         """Of partitions in doubt, the questions that are under way."""
@@ -118,6 +122,7 @@ class Cluster:
             await asyncio.gather(self._refreshing, return_exceptions=True)
         for asking in self._asking.values():
             asking.cancel()
+        await self._witness.close()
         for lane in self._lanes.values():
             await lane.close()
         # The client itself was never initialised, so its own close would leave the nodes open.
@@ -145,6 +150,19 @@ class Cluster:
     def seen(self, partition: int) -> EventId:
         """The last event of the partition that this process knows of."""
         return self._seen[partition]
+
+    async def told(self, partition: int) -> EventId:
+        """The last event that a process has seen which found the partition shut, as far as such word
+        can be read."""
+        key = witness(self.tags[partition])
+        with suppress(StockUnavailableError, ValueError):
+            reply = await self.command(partition, "GET", key, lane=LaneKind.READ, hasty=True)
+            return EventId.parse(reply) if isinstance(reply, bytes) else BEFORE_ALL
+        return BEFORE_ALL
+
+    async def _leave_word(self, partition: int, seen: EventId) -> None:
+        key, args = witness(self.tags[partition]), [*map(str, seen)]
+        await self.run_unfenced(_WITNESS, partition, [key], args, lane=LaneKind.READ)
 
     def is_down(self, partition: int) -> bool:
         """Whether a call to the partition would not be let through now."""
@@ -261,6 +279,7 @@ class Cluster:
             why = bytes(reply[1]).decode()
             self._alone.doubt(partition)
             self._note_shut(partition, why)
+            self._witness.tell(partition, seen)
             call.note_away(Reason.PARTITION_FENCED, why)
 
     def _require_room(self, call: PendingCall, shut: Breaker) -> None:

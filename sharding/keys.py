@@ -60,6 +60,11 @@ def deadlines(tag: str) -> str:
     return f"inv:{{{tag}}}:deadlines"
 
 
+def witness(tag: str) -> str:
+    """String: the last event that anybody has seen who found the partition shut, as its id."""
+    return f"inv:{{{tag}}}:witness"
+
+
 def streams(tag: str, ledgers: int) -> tuple[str, ...]:
     """The streams of events of all MySQL servers."""
     return tuple(events(tag, ledger) for ledger in range(ledgers))

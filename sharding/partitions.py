@@ -220,6 +220,10 @@ class Partitions:
         )
         return reply[3] == 1
 
+    async def told(self, partition: int) -> EventId:
+        """The last event that a process has seen which found the partition shut."""
+        return await self._cluster.told(partition)
+
     async def is_whole(self, partition: int, *, ledger: int, after: EventId) -> bool:
         """Whether a stream still has an entry, unless it is BEFORE_ALL, and lost none after it."""
         tag = self._tag(partition)

@@ -95,7 +95,8 @@ class Found(NamedTuple):
 
 
 class Restoring:
-    """Every method but `bars` raises StockUnavailableError; all that write, RestorationPassedError."""
+    """Every method but `bars` and `told` raises StockUnavailableError; all that write,
+    RestorationPassedError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -225,6 +226,10 @@ class Restoring:
             flat = packb(list(chain.from_iterable(piece)))
             args = (str(attempt), str(next(numbers)), flat)
             await self._run(_RELIVE, partition, declared, args)
+
+    async def told(self, partition: int) -> EventId:
+        """The last event that a process has seen which found the partition shut."""
+        return await self._cluster.told(partition)
 
     async def reopen(self, partition: int, shut: Shut, opened: Entry) -> None:
         """Let the partition be obeyed again; `opened` is its last event from here on."""

@@ -131,14 +131,16 @@ class Opener:
             return head
         self._refusals.pop(partition, None)
         if opened.was_opened:
-            self._note_opened(partition, head, opened, known=known)
+            last = EventId(head.generation, opened.number - 1)
+            told = await self._partitions.told(partition)
+            seen = max(known, told.number if told > last else 0)
+            self._note_opened(partition, head, opened, lost=seen - last.number)
         return opened
 
     def _note_opened(
-        self, partition: int, head: PartitionHead, opened: PartitionHead, *, known: int
+        self, partition: int, head: PartitionHead, opened: PartitionHead, *, lost: int
     ) -> None:
         """The ledger lacks nothing, but somebody may have seen more than the node has."""
-        lost = known - (opened.number - 1)
         if lost > 0:
             self._metrics.events_lost.inc(lost)
             log.error("partition opened without its last events", partition=partition, lost=lost)

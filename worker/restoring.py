@@ -11,7 +11,7 @@ import structlog
 from ledger.failpoints import Failpoints
 from ledger.restoring import Note, PartitionState, PartitionStates
 from ledger.servers import PerServer
-from sharding.events import Kind
+from sharding.events import EventId, Kind
 from sharding.memories import Memory
 from sharding.outcomes import State
 from sharding.partitions import Entry
@@ -31,7 +31,7 @@ class Case:
     found: str
     """As Restoring.shut takes it."""
     number: int
-    """Of the last event that this worker knows of."""
+    """Of the last event that this worker knows of; others may have seen later ones."""
     may_be_past: bool
     """The node's last event may be one that the ledger has, too."""
     why: str
@@ -78,9 +78,16 @@ class Restorer:
             await work.remember(piece)
         self._failpoints.hit("worker.after_refill")
         applied = max(state.checkpoint.id.number for state in states)
-        shut = shut._replace(number=max(shut.number, applied))
-        lost = max(shut.known, case.number) - applied
+        told = await self._told(partition, after=max(state.checkpoint.id for state in states))
+        shut = shut._replace(number=max(shut.number, applied, told))
+        lost = max(shut.known, case.number, told) - applied
         await self._settle(case, work, shut, states, lost=max(0, lost))
+
+    async def _told(self, partition: int, *, after: EventId) -> int:
+        """Number of the last event that a process has seen after another one; 0: none has. Word of an
+        event that an earlier opening knew to be lost comes to nothing."""
+        told = await self._restoring.told(partition)
+        return told.number if told > after else 0
 
     async def _shut(self, case: Case, *, forgets: bool) -> Shut:
         return await self._restoring.shut(

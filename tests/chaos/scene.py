@@ -82,6 +82,8 @@ class Scene:
         self._loaded = 0
         self.may_lose = False
         """What was acknowledged may be lost, as long as that is noticed and nothing is sold twice."""
+        self.named: float | None = None
+        """How many events the service says that it has lost, where it has to know."""
 
     async def put_on_sale(self, units: int = UNITS, *, orders: bool = True) -> Buyers:
         """New products: one for deductions, and two that only orders have."""
@@ -229,6 +231,10 @@ class Scene:
         if self.may_lose:
             evidence, lost = without_losses(evidence)
             self.note(f"{lost} acknowledged requests were lost")
+            self.expect(
+                self.named is None or lost <= self.named,
+                f"{lost} acknowledged requests were lost, and {self.named} events named",
+            )
         self.report.wrong += judge(evidence)
 
 

@@ -437,3 +437,29 @@ async def test_a_full_node_refuses_without_a_trace_and_takes_the_same_ids_afterw
     assert [a.replayed for a in after] == [a.outcome is Outcome.DEDUCTED for a in during]
     assert seen is not None
     assert (seen.sold, seen.available) == (40, 160)
+
+
+@pytest.mark.parametrize("found", [b"2-8", b"3-1", b"no id", None])
+async def test_who_finds_a_partition_shut_says_what_the_last_event_was_and_nobody_unsays_it(
+    services: LocalStack, impatient: Cluster, opened: int, found: bytes | None
+) -> None:
+    """Whoever opens it names by that what was lost."""
+    seen, key = EventId(2, 9), keys.witness(impatient.tags[opened])
+    if found is None:
+        await impatient.command(opened, "HSET", key, "no", "string", lane=LaneKind.WRITE)
+    else:
+        await impatient.command(opened, "SET", key, found, lane=LaneKind.WRITE)
+    fresh = await Cluster.connect(impatient.settings, StockMetrics(CollectorRegistry()))
+    fresh.learn({opened: seen})
+    with pytest.raises(StockUnavailableError, match="WENT_BACK"):
+        await Partitions(fresh, partitions=PARTITIONS).replicated(
+            opened, ledger=0, last=NOTHING_APPLIED
+        )
+    told = EventId(3, 1) if found == b"3-1" else seen
+
+    async def is_told() -> bool:
+        return await impatient.told(opened) == told
+
+    await eventually(is_told)
+    await fresh.close()
+    assert await is_told()

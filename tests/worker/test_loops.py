@@ -69,6 +69,7 @@ class FakePartitions:
         self.learned: Mapping[int, Checkpoint] = {}
         self.openable: set[int] = set()
         self.seen_last: dict[int, EventId] = {}
+        self.told_last: dict[int, EventId] = {}
         self.opening_attempts = 0
         self.read_attempts = 0
         self.applied: dict[int, int] = {}
@@ -136,6 +137,9 @@ class FakePartitions:
 
     def seen(self, partition: int) -> EventId:
         return self.seen_last.get(partition, BEFORE_ALL)
+
+    async def told(self, partition: int) -> EventId:
+        return self.told_last.get(partition, BEFORE_ALL)
 
     def learn(self, checkpoints: Mapping[int, Checkpoint]) -> None:
         self.learned = {**self.learned, **checkpoints}
@@ -561,13 +565,23 @@ async def test_a_partition_that_cannot_be_opened_is_told_once_and_tried_more_and
     assert capsys.readouterr().out.count("partition cannot be opened") == 1
 
 
-@pytest.mark.parametrize(("more", "lost"), [(0, 0), (3, 3)])
+@pytest.mark.parametrize(
+    ("more", "told", "told_before", "lost"),
+    [(0, 0, 0, 0), (3, 0, 0, 3), (3, 5, 0, 5), (0, 5, 1, 0)],
+)
 async def test_what_an_opened_partition_lacks_is_counted_and_not_its_own_opening(
-    database: Database, partitions: FakePartitions, more: int, lost: int
+    database: Database,
+    partitions: FakePartitions,
+    more: int,
+    told: int,
+    told_before: int,
+    lost: int,
 ) -> None:
+    """Nor what others tell of events that an earlier opening knew to be lost."""
     bench = Bench(database, partitions)
     stream = partitions.streams[1]
     partitions.seen_last[1] = EventId(stream.generation, stream.number + more)
+    partitions.told_last[1] = EventId(stream.generation - told_before, stream.number + told)
     partitions.openable, partitions.closed = {1}, {1}
     async with bench.running():
         await eventually(lambda: 1 not in partitions.closed)

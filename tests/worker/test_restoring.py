@@ -22,7 +22,7 @@ from sharding.events import EventId
 from sharding.metrics import StockMetrics
 from sharding.ordering import Orders
 from sharding.orders import Line
-from sharding.outcomes import Answer, Deduction, Outcome
+from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.placement import Layout
 from sharding.shards import OpenTransfer
 from sharding.stock import Stock
@@ -330,6 +330,34 @@ async def test_a_stream_that_has_parted_from_the_ledger_goes_and_its_losses_are_
     remarks = await restore_remarks(world, product)
     assert len(remarks) == 1
     assert "sold +3" in remarks[0]
+
+
+@pytest.mark.parametrize("applied", [0, 4])
+async def test_of_events_that_neither_ledger_nor_worker_had_heard_who_sold_them_tells(
+    world: World, worker: WorkerProcess, applied: int
+) -> None:
+    """As after a failover in `fast`: the replica that leads now never had them."""
+    product = await world.on_sale(60, shards=1)
+    partition = shard_of(world, product, shards=1)
+    await drained(world)
+    snapshot = await dump(world, partition)
+    await sell(world, product, fresh_request_ids(applied))
+    await drained(world)
+    before, lost = await generations(world, [partition]), await worker.metric(LOST) or 0
+    with worker.paused():
+        for request_id in fresh_request_ids(3):
+            await sell(world, product, [request_id])
+        sold = world.cluster.seen(partition)
+        await set_back(world, partition, snapshot)
+        await set_owner(world, partition, "0" * 40)
+        (answer,) = await sell(world, product, fresh_request_ids(1))
+        assert answer.reason is Reason.PARTITION_FENCED
+        assert await world.cluster.told(partition) == sold
+    await all_restored(world, before)
+    assert (await worker.metric(LOST) or 0) - lost == 3
+    assert (await world.partitions.head(partition)).generation > sold.generation
+    await sell_out(world, product, left=60 - applied)
+    await assert_balanced(world, product)
 
 
 async def test_units_that_were_on_their_way_arrive_once_after_a_loss(

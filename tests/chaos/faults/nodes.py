@@ -83,8 +83,10 @@ async def _notice_loss(
     await scene.until(is_noticed, "a worker restores what the replica lacks")
     took_s = scene.stage.now_s - led_s
     await scene.until(scene.stage.all_open, "all partitions are open")
-    events = await scene.stage.counted(EVENTS_LOST) - events_lost
-    scene.note(f"noticed {took_s:.2f} s after the replica led; events lost and named: {events:.0f}")
+    scene.named = await scene.stage.counted(EVENTS_LOST) - events_lost
+    scene.note(
+        f"noticed {took_s:.2f} s after the replica led; events lost and named: {scene.named:.0f}"
+    )
     scene.expect_in_time(took_s <= NOTICED_S, f"the loss was noticed after {took_s:.2f} s")
 
 

@@ -1,0 +1,48 @@
+"""What processes have seen of a partition that is shut, for whoever opens it: a node that was promoted
+without its last events cannot say how many there were."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+
+from sharding.errors import StockUnavailableError
+from sharding.events import BEFORE_ALL, EventId
+
+Telling = Callable[[int, EventId], Coroutine[object, object, object]]
+"""Leaves word of an event in its partition. StockUnavailableError."""
+
+
+class Witness:
+    """Has each event told at most once by this process."""
+
+    def __init__(self, tell: Telling) -> None:
+        self._tell = tell
+        self._told: dict[int, EventId] = {}
+        self._telling: dict[int, asyncio.Task[None]] = {}
+
+    def tell(self, partition: int, seen: EventId) -> None:
+        """Begin to say what the last event was that this process saw.
+
+        What cannot be said now is when the partition is next found shut.
+        """
+        if partition in self._telling or self._told.get(partition, BEFORE_ALL) >= seen:
+            return
+        task = asyncio.create_task(self._carry_out(partition, seen), name=f"witness {partition}")
+        self._telling[partition] = task
+        task.add_done_callback(partial(self._note_ended, partition))
+
+    async def close(self) -> None:
+        """Leave the rest unsaid."""
+        telling = list(self._telling.values())
+        for task in telling:
+            task.cancel()
+        await asyncio.gather(*telling, return_exceptions=True)
+
+    async def _carry_out(self, partition: int, seen: EventId) -> None:
+        with suppress(StockUnavailableError):
+            await self._tell(partition, seen)
+            self._told[partition] = seen
+
+    def _note_ended(self, partition: int, _: asyncio.Task[None]) -> None:
+        self._telling.pop(partition, None)
