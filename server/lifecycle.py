@@ -5,7 +5,7 @@ because the ledger has written down what was decided before the live stock sees 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -156,33 +156,25 @@ class Lifecycle:
         A shard that is lost before is loaded once more, with all its units: none may have been sold.
         """
         products = self._products.of(plan.product_id)
+
+        async def is_known() -> bool:
+            known = await products.loaded_shards(plan.product_id, epoch=plan.epoch)
+            return known >= len(plan.amounts)
+
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                await self._until_loaded(products, plan)
+                await _until(is_known)
                 return (await products.get(plan.product_id)).freeze
         raise _load_pending()
-
-    async def _until_loaded(self, products: Products, plan: LoadPlan) -> None:
-        while True:
-            known = await products.loaded_shards(plan.product_id, epoch=plan.epoch)
-            if known >= len(plan.amounts):
-                return
-            await asyncio.sleep(LOOK_S)
 
     async def _closed_within(self, wait_s: float, row: ProductRow) -> bool:
         """Whether all shards are closed and the ledger knows it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 shards = await self._stock.close(row.product_id, row.epoch)
-                await self._until_applied(row, shards)
+                await _until(partial(self._is_applied, row, shards))
                 return True
         return False
-
-    async def _until_applied(self, row: ProductRow, shards: int) -> None:
-        while True:
-            if await self._is_applied(row, shards):
-                return
-            await asyncio.sleep(LOOK_S)
 
     async def _is_applied(self, row: ProductRow, shards: int) -> bool:
         """Whether what so many shards gave back has reached the ledger by the worker.
@@ -214,6 +206,11 @@ class Lifecycle:
             reason=wanted.reason,
             actor=wanted.actor,
         )
+
+
+async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():
+        await asyncio.sleep(LOOK_S)
 
 
 def _repeated(earlier: Adjustment, wanted: Correction) -> bool:
