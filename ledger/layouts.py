@@ -37,9 +37,10 @@ class ChangeState(StrEnum):
 
 
 _BEFORE = {
-    ChangeState.ACTIVE: ChangeState.WANTED,
-    ChangeState.ROLLED_BACK: ChangeState.WANTED,
-    ChangeState.DONE: ChangeState.ACTIVE,
+    ChangeState.ACTIVE: ("wanted",),
+    # A base that was restored may have forgotten a change that was active.
+    ChangeState.ROLLED_BACK: ("wanted", "active"),
+    ChangeState.DONE: ("active",),
 }
 
 
@@ -58,6 +59,8 @@ class OpenChange(NamedTuple):
 
     change: LayoutChange
     status: State
+    is_known: bool
+    """The ledger has heard that it, or a later one, is in force."""
 
 
 class Aim(NamedTuple):
@@ -119,7 +122,10 @@ class Layouts:
 
         async def run(transaction: Transaction) -> Sequence[OpenChange]:
             rows = await transaction.rows(statement("layout_change_open"), (OPEN_CHANGES_MAX,))
-            return [OpenChange(_change(*row), State(status)) for *row, status in rows]
+            return [
+                OpenChange(_change(*row), State(status), bool(known))
+                for *row, status, known in rows
+            ]
 
         return await self._database.transaction(run)
 
@@ -134,7 +140,7 @@ class Layouts:
 
     async def mark(self, product_id: int, version: int, state: ChangeState) -> bool:
         """Note that a change has come so far; whether this call did it and not an earlier one."""
-        values = (state.value, product_id, version, _BEFORE[state].value)
+        values = (state.value, product_id, version, ",".join(_BEFORE[state]))
 
         async def run(transaction: Transaction) -> bool:
             return await transaction.execute(statement("layout_change_mark"), values) == 1

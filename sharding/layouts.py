@@ -67,7 +67,9 @@ class Layouts:
             if not await change.decide():
                 return False
             listing = await self._listing(product_id)
-        if listing.layout.version not in (version, version + 1):
+        if listing.layout.version < version:
+            raise _was_set_back(product_id)
+        if listing.layout.version > version + 1:
             raise LayoutPassedError(f"product {product_id} has layout {listing.layout.version}")
         # What was read may be on no replica yet, and the shards must not know more than the base.
         await _Base(self._cluster, product_id, listing.epoch).confirm(listing)
@@ -215,8 +217,12 @@ class _Base:
         former: Sequence[int],
         reason: str,
     ) -> None:
-        """Decide for a layout, unless it was decided already: then that stands."""
-        await self._cluster.run(
+        """Decide for a layout, unless it was decided already: then that stands.
+
+        StockUnavailableError if the base decided otherwise, or has forgotten what it had prepared or
+        decided, because its node lost that: look again.
+        """
+        reply = await self._cluster.run(
             _COMMIT,
             self._partition,
             (*self._keys, self._events),
@@ -232,6 +238,14 @@ class _Base:
             ),
             lane=LaneKind.MOVE,
         )
+        if reply[0] != b"done":
+            raise _was_set_back(self._product_id)
+
+
+def _was_set_back(product_id: int) -> StockUnavailableError:
+    return StockUnavailableError(
+        Reason.LAYOUT_CHANGING, f"product {product_id}: its base knows of another decision"
+    )
 
 
 class _Told:

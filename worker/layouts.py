@@ -96,7 +96,7 @@ class Reshaper:
             if change.state is ChangeState.WANTED:
                 await self._bring_about(change)
             elif found.status is State.OPEN:
-                await self._empty_retired(change)
+                await self._finish(found)
             elif found.status is State.CLOSED:
                 await self._mark(change, ChangeState.DONE)
         except StockError as error:
@@ -110,16 +110,23 @@ class Reshaper:
             self._busy.discard(change.product_id)
 
     async def _bring_about(self, change: LayoutChange) -> None:
-        is_active = not self._is_hopeless(change) and await self._stock.change_layout(
-            change.product_id, version=change.version, shards=change.shards, cause=change.cause
-        )
+        is_active = not self._is_hopeless(change) and await self._is_in_force(change)
         state = ChangeState.ACTIVE if is_active else ChangeState.ROLLED_BACK
         await self._mark(change, state)
-        if is_active:
-            await self._empty_retired(change)
 
-    async def _empty_retired(self, change: LayoutChange) -> None:
-        if await self._stock.drain_retired(change.product_id):
+    async def _is_in_force(self, change: LayoutChange) -> bool:
+        return await self._stock.change_layout(
+            change.product_id, version=change.version, shards=change.shards, cause=change.cause
+        )
+
+    async def _finish(self, found: OpenChange) -> None:
+        """Done is only what the ledger has heard of: a base that is restored before knows nothing of it,
+        and does it once more."""
+        change = found.change
+        if not found.is_known and not await self._is_in_force(change):
+            await self._mark(change, ChangeState.ROLLED_BACK)
+            return
+        if await self._stock.drain_retired(change.product_id) and found.is_known:
             await self._mark(change, ChangeState.DONE)
 
     async def _mark(self, change: LayoutChange, state: ChangeState) -> None:

@@ -1,3 +1,3 @@
 UPDATE layout_change
 SET state = %s
-WHERE product_id = %s AND version = %s AND state = %s
+WHERE product_id = %s AND version = %s AND FIND_IN_SET(state, %s)

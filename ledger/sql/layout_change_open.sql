@@ -4,7 +4,8 @@ SELECT
     layout.shards,
     layout.cause,
     layout.state,
-    product.status
+    product.status,
+    product.layout_version >= layout.version
 FROM layout_change AS layout
 JOIN product_inventory AS product USING (product_id)
 WHERE layout.state IN ('wanted', 'active')

@@ -191,12 +191,22 @@ async def test_marks_follow_their_order_and_count_once(layouts: Layouts, on_sale
     assert not await layouts.mark(product_id, 2, ChangeState.DONE)
     assert await layouts.mark(product_id, 2, ChangeState.ACTIVE)
     assert not await layouts.mark(product_id, 2, ChangeState.ACTIVE)
-    assert not await layouts.mark(product_id, 2, ChangeState.ROLLED_BACK)
     assert await layouts.state(product_id, 2) is ChangeState.ACTIVE
     assert [each.state for each in await changes_of(layouts, product_id)] == [ChangeState.ACTIVE]
     assert await layouts.mark(product_id, 2, ChangeState.DONE)
     assert await changes_of(layouts, product_id) == []
+    assert not await layouts.mark(product_id, 2, ChangeState.ROLLED_BACK)
     assert await layouts.state(product_id, 3) is None
+
+
+async def test_a_change_that_its_base_has_forgotten_may_be_rolled_back(
+    layouts: Layouts, on_sale: OnSale
+) -> None:
+    product_id = await on_sale()
+    await want(layouts, product_id, 12)
+    assert await layouts.mark(product_id, 2, ChangeState.ACTIVE)
+    assert await layouts.mark(product_id, 2, ChangeState.ROLLED_BACK)
+    assert await layouts.state(product_id, 2) is ChangeState.ROLLED_BACK
 
 
 async def test_a_product_off_sale_keeps_the_count_for_its_next_load(

@@ -312,7 +312,8 @@ async def test_a_late_decision_for_a_change_that_is_not_prepared_any_more_change
     late = _Base(cluster, product, before.epoch)
     await late.prepare(Layout(3, 6))
     assert await stock.change_layout(product, version=3, shards=6, cause="hot")
-    await late.commit(prepared=4, layout=Layout(4, 3), earlier=[6], former=[6], reason="late")
+    with pytest.raises(StockUnavailableError):
+        await late.commit(prepared=4, layout=Layout(4, 3), earlier=[6], former=[6], reason="late")
     after = await directory.at_base(product)
     assert after is not None
     assert (after.layout, after.earlier) == (Layout(3, 6), (3,))

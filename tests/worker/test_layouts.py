@@ -39,14 +39,16 @@ _product_ids = count(1)
 
 
 class FakeStock:
-    """Answers calls by the lists, then with success; the calls are noted."""
+    """Answers calls by the lists, then with success, of which the ledger hears; the calls are noted."""
 
-    def __init__(self) -> None:
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self.calls: list[tuple[object, ...]] = []
         self.changes: list[bool | Exception] = []
         self.drains: list[bool | Exception] = []
         self.levelled: list[int] = []
         self.gates: dict[int, asyncio.Event] = {}
+        self.is_heard_of = True
 
     async def change_layout(
         self, product_id: int, *, version: int, shards: int, cause: str
@@ -54,7 +56,12 @@ class FakeStock:
         self.calls.append((product_id, version, shards, cause))
         if product_id in self.gates:
             await self.gates[product_id].wait()
-        return _next(self.changes)
+        if not _next(self.changes):
+            return False
+        if self.is_heard_of:
+            sql = "UPDATE product_inventory SET layout_version = %s WHERE product_id = %s"
+            await write(self._database, sql, version, product_id)
+        return True
 
     async def drain_retired(self, product_id: int) -> bool:
         self.calls.append((product_id, "drain"))
@@ -80,7 +87,7 @@ class Bench:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.registry = CollectorRegistry()
-        self.stock, self.layouts = FakeStock(), Layouts(database)
+        self.stock, self.layouts = FakeStock(database), Layouts(database)
         self.demand, self.products = Demand(database), Products(database)
         self.metrics = WorkerMetrics(self.registry)
         self.share = Share(self.metrics, trim_lag_s=60, partitions=PARTITIONS)
@@ -162,6 +169,33 @@ async def test_a_change_is_brought_about_and_the_shards_that_left_are_emptied(
     for result in ("active", "done"):
         name = "inventory_layout_changes_total"
         assert bench.sample(name, cause="operator", result=result) == 1
+
+
+async def test_a_change_of_which_the_ledger_has_not_heard_is_not_done(bench: Bench) -> None:
+    """Its base may be restored from the ledger, and know nothing of it."""
+    product_id = await bench.on_sale()
+    version = await bench.want(product_id, 12)
+    bench.stock.is_heard_of = False
+    again = (product_id, version, 12, "operator")
+
+    async def is_asked_again() -> bool:
+        return bench.stock.calls.count(again) >= 3
+
+    async with running(bench.reshaper.run):
+        await eventually(is_asked_again)
+        assert await bench.state(product_id, version) is ChangeState.ACTIVE
+        bench.stock.is_heard_of = True
+        await bench.reaches(product_id, version, ChangeState.DONE)
+
+
+async def test_a_change_that_its_base_has_forgotten_and_cannot_make_is_rolled_back(
+    bench: Bench,
+) -> None:
+    product_id = await bench.on_sale()
+    version = await bench.want(product_id, 12, Cause.HOT)
+    bench.stock.is_heard_of, bench.stock.changes = False, [True, False]
+    async with running(bench.reshaper.run):
+        await bench.reaches(product_id, version, ChangeState.ROLLED_BACK)
 
 
 async def test_a_stock_that_is_away_is_asked_again(bench: Bench) -> None:
