@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgpack import unpackb
 
@@ -52,6 +52,8 @@ class PartitionState:
     """Number of the event by which a product's shard came to its epoch."""
     bases: list[int] = field(default_factory=list)
     """Products whose base this is."""
+    made: list["KnownShard"] = field(default_factory=list)
+    """Shards whose whole beginning was lost, but not what others gave them."""
     corrections: list[Correction] = field(default_factory=list)
     """What the shards' counts have beyond the ledger's."""
     unloaded: list[int] = field(default_factory=list)
@@ -116,9 +118,11 @@ class PartitionStates:
             await transaction.rows(placeholders("checkpoint_lock", 1), (partition,))
             rows = await transaction.rows(statement("restore_shards"), (partition,))
             found = [KnownShard(*row) for row in rows]
-            facts = await _facts(transaction, partition, found)
-            state = state_of(found, facts, partition, self._partitions)
-            state.checkpoint = facts.checkpoint
+            facts = await _facts(transaction, partition, self._partitions, found)
+            made = {each.product_id for each in facts.made}
+            known = [each for each in found if each.product_id not in made]
+            state = state_of([*known, *facts.made], facts, partition, self._partitions)
+            state.checkpoint, state.made = facts.checkpoint, facts.made
             self._add_unmade(state, partition, facts.unmade)
             return state
 
@@ -184,6 +188,7 @@ class PartitionStates:
             if not await _is_settled(transaction, partition, start, opened):
                 await _settle(transaction, partition, start, opened)
                 await _note(transaction, partition, opened.id, notes)
+                await _make(transaction, partition, opened.id, state.made)
                 await _correct(transaction, state.corrections)
                 await transaction.execute(statement("undo_again"), (partition, RETURNED))
                 await _want_mends(transaction, partition, opened.id, state.epochs)
@@ -202,11 +207,11 @@ class PartitionStates:
         One that a change of the layout made began without units: it is only told, else they sell twice.
         """
         known = set(state.ids)
-        for product_id, epoch, shards, is_resharded in unmade:
-            layout = Layout(0, shards)
-            here = layout.all_partitions(product_id=product_id, partitions=self._partitions)
-            if product_id not in known and partition in here:
-                state.want(product_id, epoch, state.untold if is_resharded else state.unloaded)
+        for is_resharded, shard in unmade:
+            product_id = shard.product_id
+            if product_id not in known and _is_here(shard, partition, self._partitions):
+                kind = state.untold if is_resharded else state.unloaded
+                state.want(product_id, shard.product_epoch, kind)
 
     async def _entries(self, partition: int, after: EventId) -> list[Entry]:
         async def run(transaction: Transaction) -> list[Entry]:
@@ -285,27 +290,37 @@ class Facts:
     """The last change of a shard count that is not in force as far as is known."""
     resharded: set[int] = field(default_factory=set)
     """Products whose layout is not the one that they were loaded with."""
-    unmade: Sequence["UnmadeShard"] = ()
+    unmade: list["UnmadeShard"] = field(default_factory=list)
+    made: list[KnownShard] = field(default_factory=list)
+    """Of the unmade ones those that others have given units."""
 
 
 class UnmadeShard(NamedTuple):
-    """A product on sale of which the ledger has no shard in the partition; restore_unmade.sql."""
+    """A product on sale of which the ledger has no shard in the partition."""
 
-    product_id: int
-    epoch: int
-    shards: int
-    is_resharded: int
+    is_resharded: bool
+    shard: KnownShard
+    """As it was when a change of the layout had just made it."""
 
 
-async def _facts(transaction: Transaction, partition: int, rows: Sequence[KnownShard]) -> Facts:
+async def _facts(
+    transaction: Transaction, partition: int, partitions: int, rows: Sequence[KnownShard]
+) -> Facts:
     facts = Facts(await _checkpoint(transaction, partition))
     facts.own = await _sides(transaction, "restore_transfers", partition)
     facts.peers = await _sides(transaction, "restore_peers", partition)
     for product_id, last in await transaction.rows(statement("restore_repairs"), (partition,)):
         facts.repairs[product_id] = int(last)
-    unmade = await transaction.rows(statement("restore_unmade"), (partition,))
-    facts.unmade = [UnmadeShard(*row) for row in unmade]
-    epochs = {row.product_id: row.product_epoch for row in rows}
+    for is_resharded, *product in await transaction.rows(statement("restore_unmade"), (partition,)):
+        facts.unmade.append(UnmadeShard(bool(is_resharded), _new_shard(*product)))
+    facts.made = [
+        each.shard
+        for each in facts.unmade
+        if each.is_resharded
+        and _is_here(each.shard, partition, partitions)
+        and any(_corrections(each.shard, partition, facts))
+    ]
+    epochs = {row.product_id: row.product_epoch for row in (*rows, *facts.made)}
     for piece in _pieces(sorted(epochs)):
         sql = placeholders("restore_siblings", len(piece))
         for product_id, epoch, sold, layout in await transaction.rows(sql, piece):
@@ -319,6 +334,17 @@ async def _facts(transaction: Transaction, partition: int, rows: Sequence[KnownS
         for product_id, *change in await transaction.rows(sql, piece):
             facts.changes[product_id] = NextLayout(*change)
     return facts
+
+
+def _new_shard(product_id: int, *product: Any) -> KnownShard:
+    """One that serves nobody until it is told of its layout; `product`: include/restored_product.sql."""
+    _, epoch, layout, *_ = product
+    return KnownShard(product_id, epoch, layout - 1, State.OPEN, *(0,) * 7, *product)
+
+
+def _is_here(shard: KnownShard, partition: int, partitions: int) -> bool:
+    layout = Layout(0, shard.product_shards)
+    return partition in layout.all_partitions(product_id=shard.product_id, partitions=partitions)
 
 
 async def _sides(transaction: Transaction, name: str, partition: int) -> Sides:
@@ -352,14 +378,12 @@ def state_of(
             state.bases.append(product_id)
         if not row.is_on_sale:
             continue
-        here = Layout(0, row.product_shards).all_partitions(
-            product_id=product_id, partitions=partitions
-        )
+        is_here = _is_here(row, partition, partitions)
         is_of_epoch = row.epoch == row.product_epoch
         if product_id not in facts.resharded:
-            if partition in here and (not is_of_epoch or row.state == State.LOADING):
+            if is_here and (not is_of_epoch or row.state == State.LOADING):
                 state.want(product_id, row.product_epoch, state.unloaded)
-        elif partition in here and not (
+        elif is_here and not (
             is_of_epoch and row.serves and row.layout_version == row.product_layout
         ):
             state.want(product_id, row.product_epoch, state.untold)
@@ -493,6 +517,18 @@ async def _settle(
     moved = literals.checkpoint_row(Move(partition, start.id, checkpoint_at(opened)))
     await transaction.bulk(with_rows("checkpoint_move", [moved.encode()]))
     await transaction.bulk(with_rows("raw_event_insert", [literals.raw_row(partition, opened)]))
+
+
+async def _make(
+    transaction: Transaction, partition: int, opened: EventId, made: Sequence[KnownShard]
+) -> None:
+    rows = [
+        f"({each.product_id},{partition},{each.epoch},{each.layout_version},{text(each.state)},"
+        f"{each.serves},{opened.number})"
+        for each in made
+    ]
+    if rows:
+        await transaction.bulk(with_rows("shard_make", [row.encode() for row in rows]))
 
 
 async def _correct(transaction: Transaction, corrections: Sequence[Correction]) -> None:

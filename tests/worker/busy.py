@@ -216,7 +216,7 @@ async def _remembered(world: World, partition: int) -> Memory:
     memory: dict[str, dict[str, str]] = {}
     for key in await keys_of(world, partition):
         _, _, kind, *of = key.split(":")
-        if kind not in ("head", "events"):
+        if kind not in ("head", "events", "witness"):
             name = " ".join([kind, *of]) if kind not in ("seen", "gone") else kind
             memory.setdefault(name, {}).update(await _fields(world, partition, key))
     return {

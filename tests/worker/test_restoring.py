@@ -453,6 +453,29 @@ async def test_a_shard_that_a_change_of_layout_made_is_not_loaded_when_its_begin
     await assert_balanced(world, product)
 
 
+async def test_what_others_gave_a_shard_whose_beginning_is_lost_is_there_again(
+    world: World, worker: WorkerProcess
+) -> None:
+    product = await world.on_sale(1_200, shards=2)
+    partition = min(places_of(product, 4) - places_of(product, 2))
+    await drained(world)
+    with worker.paused():
+        start = await last_event(world, partition)
+        await Layouts(world.database).want(product, 4, Cause.OPERATOR, partitions=PARTITIONS)
+        assert await world.stock.change_layout(product, version=2, shards=4, cause="operator")
+        assert (await fields_of(world, partition, product))["available"] == "300"
+        await forget_events(world, partition, after=start)
+    await eventually(lambda: _is_resharded(world, product))
+    await drained(world)
+    opened = await generations(world, [partition])
+    await empty(world, [partition])
+    await all_restored(world, opened)
+    await eventually(lambda: _is_mended(world, product))
+    await drained(world)
+    await sell_out(world, product, left=1_200)
+    await assert_balanced(world, product)
+
+
 async def test_shards_that_a_product_had_before_stand_in_for_none_that_it_is_to_have(
     world: World, worker: WorkerProcess
 ) -> None:

@@ -1,0 +1,11 @@
+    product.status,
+    product.epoch,
+    product.layout_version,
+    product.layout_shards,
+    product.former_shards,
+    product.max_per_user,
+    product.buffer_stock + product.released_stock + product.sold_from_buffer,
+    product.sold_before,
+    product.released_stock,
+    product.freeze_version,
+    product.frozen_reason <> ''
