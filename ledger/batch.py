@@ -152,7 +152,7 @@ class TransferKey(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """What a take said of its transfer."""
+    """What a take said of its transfer, or a put of one whose take was lost."""
 
     epoch: int
     units: int
@@ -247,6 +247,8 @@ class LedgerBatch:
     undone: list[Undone] = field(default_factory=list)
     opened: dict[TransferKey, Opening] = field(default_factory=dict)
     """Transfers that were begun and not ended."""
+    forgone: dict[TransferKey, Opening] = field(default_factory=dict)
+    """Transfers that were ended, and whose begin is lost."""
     ended: list[TransferKey] = field(default_factory=list)
     """Transfers that were ended and had been begun before the batch."""
     held: dict[HoldKey, Hold] = field(default_factory=dict)

@@ -89,6 +89,8 @@ class Journal:
         for letter in batch.letters:
             self._metrics.dead_letters.labels(letter.reason_class).inc()
         self._metrics.second_effects.inc(len(batch.seconds))
+        for lost, opening in batch.forgone.items():
+            log.error("a transfer's beginning is lost", **lost._asdict(), units=opening.units)
         for drift in found.drifts:
             self._tell_drift(drift)
         for undone in found.unasked:
@@ -219,6 +221,7 @@ async def _change_outbox(transaction: Transaction, batch: LedgerBatch) -> list[U
     """Note what is to be done and what has been; returns what nobody had asked for."""
     rows = [literals.undo_row(second) for second in batch.seconds]
     rows += [literals.transfer_row(*opened) for opened in batch.opened.items()]
+    rows += [literals.forgo_row(*forgone) for forgone in batch.forgone.items()]
     await _insert_rows(transaction, "outbox_insert", (row.encode() for row in rows))
     for second in batch.seconds:
         await _mark_first(transaction, second)

@@ -114,6 +114,17 @@ def transfer_row(key: TransferKey, opening: Opening) -> str:
     )
 
 
+def forgo_row(key: TransferKey, opening: Opening) -> str:
+    """One row in the columns of outbox_insert.sql. The event is one of the receiver's: another receiver
+    may have one of the same id."""
+    generation, number = opening.event_id
+    return (
+        f"('{OutboxKind.FORGO.value}',{key.product_id},{key.donor},{opening.epoch},"
+        f"{generation},{number},'p{key.receiver:02d}',{key.receiver},{key.number},{opening.units},"
+        "CURRENT_TIMESTAMP(3))"
+    )
+
+
 def transfer_end_row(key: TransferKey) -> str:
     """One SELECT of the derived table in transfer_end.sql."""
     return (

@@ -81,6 +81,8 @@ class Delivery:
     """Why it goes to the dead letters, starting with one word; empty: it does not."""
     shard_follows: bool = False
     """A dead letter whose counts the shard's row takes over all the same."""
+    came_twice: int = 0
+    """Units of this put that are also still where they were taken, because that was lost."""
 
     @property
     def rows(self) -> int:
@@ -115,8 +117,9 @@ def received(entry: Entry) -> Delivery:
 
 
 def cut(chunks: Sequence[Chunk], rows_max: int) -> Iterator[list[Chunk]]:
-    """The same entries in batches that stop growing at `rows_max` journal rows."""
-    batch: list[Chunk] = []
+    """The same entries in batches that stop growing at `rows_max` journal rows. A partition may have
+    several chunks, each of which goes on where the one before it ended."""
+    batch: dict[int, Chunk] = {}
     room = rows_max
     for chunk in chunks:
         start, first = chunk.start, 0
@@ -124,14 +127,22 @@ def cut(chunks: Sequence[Chunk], rows_max: int) -> Iterator[list[Chunk]]:
             room -= delivery.rows
             if room > 0:
                 continue
-            batch.append(Chunk(chunk.partition, start, chunk.deliveries[first : position + 1]))
-            yield batch
+            _extend(batch, Chunk(chunk.partition, start, chunk.deliveries[first : position + 1]))
+            yield list(batch.values())
             start, first = delivery.entry.id, position + 1
-            batch, room = [], rows_max
+            batch, room = {}, rows_max
         if first < len(chunk.deliveries):
-            batch.append(Chunk(chunk.partition, start, chunk.deliveries[first:]))
+            _extend(batch, Chunk(chunk.partition, start, chunk.deliveries[first:]))
     if batch:
-        yield batch
+        yield list(batch.values())
+
+
+def _extend(batch: dict[int, Chunk], chunk: Chunk) -> None:
+    """A batch has one chunk of a partition."""
+    before = batch.get(chunk.partition)
+    if before is not None:
+        chunk = before._replace(deliveries=[*before.deliveries, *chunk.deliveries])
+    batch[chunk.partition] = chunk
 
 
 def merge(chunks: Sequence[Chunk], taken: AbstractSet[EffectKey] | None = None) -> LedgerBatch:
@@ -228,6 +239,13 @@ def _add(
         _add_to_product(batch, partition, delivery.entry, event, seen)
     if not delivery.problem or delivery.shard_follows:
         _add_to_shard(batch, partition, event)
+        if delivery.came_twice:
+            _want_forgone(batch, partition, event, delivery.came_twice)
+
+
+def _want_forgone(batch: LedgerBatch, partition: int, event: Event, units: int) -> None:
+    key = TransferKey(event.product_id, event.peer, partition, event.transfer)
+    batch.forgone[key] = Opening(event.epoch, units, event.id)
 
 
 def _add_to_product(
@@ -500,6 +518,10 @@ def _follow_transfer(batch: LedgerBatch, partition: int, event: Event) -> None:
         batch.opened[key] = Opening(event.epoch, event.quantity, event.id)
     elif batch.opened.pop(key, None) is None:
         batch.ended.append(key)
+    if event.forgone:
+        forgone = key._replace(number=event.forgone)
+        if batch.forgone.pop(forgone, None) is None:
+            batch.ended.append(forgone)
 
 
 def _follow_holds(batch: LedgerBatch, partition: int, event: Event) -> None:

@@ -21,6 +21,8 @@ class OutboxKind(StrEnum):
     """The units of a request's second effect go back to their shard."""
     TRANSFER = "transfer"
     """Units that left a shard for another one arrive there."""
+    FORGO = "forgo"
+    """Units that arrived by a take which their shard has forgotten leave that once more."""
     BUFFER = "buffer"
     """Units that left the buffer arrive at the product's first shard."""
     MEND = "mend"
@@ -34,13 +36,14 @@ class OutboxRow:
     id: int
     product_id: int
     partition: int
-    """Of the second effect; of the shard that the units left; of the one that they are for."""
+    """Of the second effect; of the shard that the units left, or forgot to have left; of the one that
+    they are for."""
     epoch: int
     event_id: EventId
-    """What had the second effect; what began the transfer."""
+    """What had the second effect; what began the transfer, or ended the one whose begin was lost."""
     request_id: str
     peer: int
-    """The partition that the units are for."""
+    """The partition that the units are for, or are in."""
     transfer: int
     """Its number between the two."""
     quantity: int

@@ -535,6 +535,9 @@ async def _correct(transaction: Transaction, corrections: Sequence[Correction]) 
     for each in corrections:
         values = (each.units, each.units, each.side.product_id, each.side.partition)
         await transaction.execute(statement("shard_correct"), values)
+        if each.side.is_out:  # the units have been given up by that
+            side = each.side.product_id, each.side.partition, each.side.peer
+            await transaction.execute(statement("forgone_end"), side)
     if corrections:
         rows = [literals.transfer_note_row(each.side, each.note) for each in corrections]
         await transaction.bulk(with_rows("transfer_correct", rows))

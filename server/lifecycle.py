@@ -209,7 +209,9 @@ class Lifecycle:
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():
+    while True:
+        if await condition():
+            return
         await asyncio.sleep(LOOK_S)
 
 

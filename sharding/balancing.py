@@ -104,6 +104,30 @@ class Balancing:
         """Lift shards that have fallen behind, merge fragments; returns the units that moved."""
         return await self._level(product_id, behind=BEHIND)
 
+    async def forgo(self, product_id: int, transfer: OpenTransfer, *, epoch: int) -> bool:
+        """Give up at its donor the units of a transfer whose take was lost; False: the product was
+        closed meanwhile. StockUnavailableError, also where there are not so many units any more."""
+        self._catalogue.forget(product_id)
+        product = await self._catalogue.find(product_id)
+        if product is None:
+            return False
+        given_up = await product.shards.forgo(transfer, epoch=epoch)
+        if given_up.word == "short":
+            missing = transfer.units - given_up.numbers[0]
+            await self._bring(product.shards, transfer.donor, missing)
+            given_up = await product.shards.forgo(transfer, epoch=epoch)
+        if given_up.word in ("short", "open"):
+            raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{transfer.donor}: {given_up.word}")
+        return given_up.word == "done"
+
+    async def _bring(self, shards: Shards, receiver: int, units: int) -> None:
+        """Move units to one shard from the richest of the others."""
+        seen = await self._look(shards)
+        donor = seen.richest_but(receiver)
+        if donor is not None:
+            move = Move(donor.partition, receiver, min(units, donor.available))
+            await _move(shards, move, number=donor.next_number(receiver))
+
     async def spread(self, product_id: int) -> None:
         """Give every shard of a new layout its share, as far as that can be done now."""
         try:

@@ -215,6 +215,8 @@ class Event:
     """The other partition of a take, put or ack."""
     transfer: int = 0
     """The number of a take, put or ack."""
+    forgone: int = 0
+    """Of an ack: the lost take for `peer` whose units the shard has given up by the acknowledged one."""
     state: str = ""
     """The state that a load, state or close event left the shard in."""
     layout: int = 0
@@ -281,6 +283,9 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         actor=_text(fields, b"actor", 0, ACTOR_CHARS_MAX) if b"actor" in fields else "",
         peer=_integer(fields, b"peer", minimum=0, maximum=9_999) if moves else 0,
         transfer=_integer(fields, b"transfer", minimum=1, maximum=EPOCH_MAX) if moves else 0,
+        forgone=_integer(fields, b"forgone", minimum=1, maximum=EPOCH_MAX)
+        if b"forgone" in fields
+        else 0,
         state=_text(fields, b"state", 1, 16) if b"state" in fields else "",
         layout=_layout(kind, fields),
         joins=kind is Kind.LAYOUT and _flag(fields, b"joins"),

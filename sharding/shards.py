@@ -24,6 +24,7 @@ GATHERING_MS = 50
 _DEDUCT = script("deduct")
 _PUT = script("put")
 _TAKE = script("take")
+_FORGO = script("forgo")
 _ACK = script("ack")
 _GATHER = script("gather")
 _SHARD = script("shard")
@@ -466,6 +467,25 @@ class Shards:
         )
         _word(reply)
         self._cluster.metrics.moves.labels("ack").inc()
+
+    async def forgo(self, transfer: OpenTransfer, *, epoch: int) -> Taken:
+        """Give up here the units of a take that was lost, and of which the receiver has them."""
+        reply = await self._cluster.run(
+            _FORGO,
+            transfer.donor,
+            self._keys_of(transfer.donor).shard,
+            (
+                self._product,
+                str(epoch),
+                str(transfer.receiver),
+                str(transfer.number),
+                str(transfer.units),
+            ),
+            lane=LaneKind.MOVE,
+        )
+        word = _word(reply)
+        self._cluster.metrics.moves.labels("forgo").inc()
+        return Taken(word, tuple(n for n in reply[3:] if isinstance(n, int)))
 
     async def finish(self, transfer: OpenTransfer) -> None:
         """Bring a transfer that anybody left open to its end.

@@ -309,6 +309,18 @@ class Stock:
         except MissingShardError:
             raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
 
+    async def forgo(self, product_id: int, transfer: OpenTransfer, *, epoch: int) -> bool:
+        """Have the donor give up units that have arrived, and of whose departure it has lost all trace.
+
+        False: the product was closed, or loaded again, meanwhile. StockUnavailableError.
+        """
+        try:
+            return await self._tasks.whole(
+                self._balancing.forgo(product_id, transfer, epoch=epoch), "forgo"
+            )
+        except MissingShardError:
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
+
     async def outlive_notes(self, product_ids: Iterable[int]) -> None:
         """Return when no process refuses anybody any more by a proof from before this call."""
         for product_id in product_ids:

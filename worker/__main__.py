@@ -45,6 +45,7 @@ from ledger.raw_events import RawEvents
 from ledger.restoring import PartitionStates
 from ledger.sales_mode import Modes
 from ledger.settings import read_settings
+from ledger.transfer_sums import TransferSums
 from ledger.untold import UntoldSales
 from sharding.cluster import Cluster
 from sharding.errors import (
@@ -64,6 +65,7 @@ from worker.applier import Applier
 from worker.audit import Audit
 from worker.breaker import Breaker, Suspects
 from worker.buffer_releases import BufferKeeper, Releases
+from worker.causality import Causality
 from worker.degraded import Replicas
 from worker.demand import DemandKeeper
 from worker.drain import Drain
@@ -81,7 +83,7 @@ from worker.settings import WorkerSettings
 from worker.share import Share, Shares
 from worker.strays import Strays
 from worker.tenancy import Tenancy
-from worker.transfers import Transfers
+from worker.transfers import Forgone, Transfers
 from worker.upkeep import LedgerUpkeep
 from worker.waiting import wait_until
 
@@ -249,6 +251,7 @@ class _OfServer:
             self.share,
             self._partitions,
             Checkpoints(database),
+            Causality(self.share, self._partitions, Checkpoints(database), TransferSums(database)),
             Applier(self._journal),
             settings,
             metrics,
@@ -271,6 +274,7 @@ class _OfServer:
         outbox, metrics = Outbox(database), self._metrics
         undos = Undos(self._stock, outbox, metrics)
         transfers = Transfers(self._stock, outbox, metrics)
+        forgone = Forgone(self._stock, outbox, metrics)
         mends = Mends(
             self._stock,
             Products(database),
@@ -282,6 +286,7 @@ class _OfServer:
         return {
             "undos": Errands(self.share, outbox, undos, metrics),
             "transfers": Errands(self.share, outbox, transfers, metrics),
+            "forgone": Errands(self.share, outbox, forgone, metrics),
             "strays": Strays(self.share, Holds(self._database), self._orders, metrics),
             "mends": Errands(self.share, outbox, mends, metrics),
         }

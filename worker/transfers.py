@@ -1,4 +1,4 @@
-"""Ends transfers that whoever began them has left open.
+"""Ends transfers that whoever began them has left open, or of which the donor has forgotten its part.
 
 The ledger notes a transfer when it applies its take and forgets it with its ack, so the note outlives
 workers, and one that ends in time is never looked at.
@@ -12,6 +12,8 @@ from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
 
 STUCK_AFTER_S = 10
+TOLD_WITHIN_S = 1.0
+"""In which the ledger hears of what was given up, as a rule."""
 
 
 class Transfers:
@@ -37,3 +39,29 @@ class Transfers:
     async def show(self, partitions: Collection[int]) -> None:
         stuck = await self._outbox.count_open(self.kind, partitions, older_than_s=STUCK_AFTER_S)
         self._metrics.transfers_stuck.set(stuck)
+
+
+class Forgone:
+    """Work for the loop in worker/outbox.py: units whose take was lost leave its shard again."""
+
+    kind = OutboxKind.FORGO
+
+    def __init__(self, stock: Stock, outbox: Outbox, metrics: WorkerMetrics) -> None:
+        self._stock = stock
+        self._outbox = outbox
+        self._metrics = metrics
+
+    async def carry_out(self, row: OutboxRow) -> None:
+        """The shard's own event ends the row, when the ledger has it: if that is lost, this is to be
+        done once more."""
+        transfer = OpenTransfer(row.partition, row.peer, row.transfer, row.quantity)
+        if await self._stock.forgo(row.product_id, transfer, epoch=row.epoch):
+            await self._outbox.postpone(row, "given up", pause_s=TOLD_WITHIN_S)
+        else:
+            await self._outbox.remove(row)
+
+    def note_failure(self, result: str) -> None:
+        self._metrics.transfers_put_off.labels(result).inc()
+
+    async def show(self, partitions: Collection[int]) -> None:
+        """Open for a second, as a rule; what fails is shown with all other kinds."""

@@ -3,4 +3,4 @@ FROM (
     {rows}
 ) AS known
 STRAIGHT_JOIN outbox AS ended FORCE INDEX (once) USING (product_id, partition_id, peer, transfer)
-WHERE ended.kind = 'transfer'
+WHERE ended.kind IN ('transfer', 'forgo')

@@ -7,7 +7,7 @@ import pytest
 
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
-from sharding.errors import LoadConflictError
+from sharding.errors import LoadConflictError, StockUnavailableError
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
 from sharding.partitions import Partitions
@@ -253,3 +253,26 @@ async def test_removes_that_need_each_others_units_are_served_one_after_the_othe
 
 async def test_no_requests_are_answered_with_no_answers(stock: Stock) -> None:
     assert await stock.deduct([]) == []
+
+
+async def test_units_whose_take_was_lost_are_given_up_once_and_brought_from_others_if_need_be(
+    stock: Stock, load: LoadProduct
+) -> None:
+    product = await load(20, 0, 30)
+    found = await stock._catalogue.find(product)
+    assert found is not None
+    donor, receiver, _ = found.shards.partitions
+    await found.shards.put(OpenTransfer(donor, receiver, 7, 45))
+    for number, units, left in [(7, 45, 50), (7, 45, 50), (5, 45, 50), (8, 10, 40)]:
+        assert await stock.forgo(product, OpenTransfer(donor, receiver, number, units), epoch=1)
+        seen = await stock.read(product)
+        assert seen is not None
+        assert (seen.available, seen.in_transit) == (left, 0)
+    with pytest.raises(StockUnavailableError, match="short"):
+        await stock.forgo(product, OpenTransfer(donor, receiver, 9, 41), epoch=1)
+    assert not await stock.forgo(product, OpenTransfer(donor, receiver, 9, 1), epoch=2)
+    number = (await found.shards.read(donor)).next_number(receiver)
+    taken = await found.shards.take(donor, receiver=receiver, number=number, quantity=1)
+    assert taken.word == "taken"
+    with pytest.raises(StockUnavailableError, match="open"):
+        await stock.forgo(product, OpenTransfer(donor, receiver, 9, 1), epoch=1)

@@ -22,6 +22,7 @@ from ledger.products import Products
 from ledger.raw_events import RawEvents
 from ledger.servers import PerServer
 from ledger.service_events import Notice, ServiceEventKind, publish
+from ledger.transfer_sums import TransferSums
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import BEFORE_ALL, EventId
 from sharding.lane import Node
@@ -39,6 +40,7 @@ from tests.ledger.streams import FakeStream, fresh_request_ids
 from tests.waiting import eventually
 from tests.worker.conftest import World
 from worker.applier import Applier
+from worker.causality import Causality
 from worker.degraded import Replicas
 from worker.drain import Drain
 from worker.freezes import PartitionFreezes
@@ -185,6 +187,7 @@ class Bench:
             self.share,
             partitions,
             checkpoints,
+            Causality(self.share, partitions, checkpoints, TransferSums(database)),
             applier,
             settings,
             metrics,

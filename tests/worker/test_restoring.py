@@ -414,6 +414,39 @@ async def test_of_a_transfer_of_which_one_side_was_lost_the_other_one_knows(
     await assert_balanced(world, product)
 
 
+async def test_units_whose_take_is_lost_and_whose_put_is_not_leave_their_shard_once_more(
+    world: World, worker: WorkerProcess
+) -> None:
+    """Nobody had applied either of them."""
+    product = await world.on_sale(90, shards=3)
+    shards = shards_of(world, product, shards=3)
+    donor, receiver = shards.partitions[:2]
+    await drained(world)
+    with worker.paused():
+        taken = await shards.take(donor, receiver=receiver, number=1, quantity=30)
+        assert taken.word == "taken"
+        await shards.put(OpenTransfer(donor, receiver, 1, 30))
+        assert (await fields_of(world, receiver, product))["available"] == "60"
+        before = await generations(world, [donor])
+        await empty(world, [donor])
+    await all_restored(world, before)
+    await eventually(lambda: _is_forgone(world, product))
+    await drained(world)
+    await sell_out(world, product, left=90)
+    await assert_balanced(world, product)
+
+
+async def _is_forgone(world: World, product: int) -> bool:
+    sql = "SELECT COUNT(*), SUM(is_out = 1) FROM shard_transfer WHERE product_id = %s"
+    told = await fetch(world.database, sql, product)
+    open_ = await fetch(
+        world.database,
+        "SELECT COUNT(*) FROM outbox WHERE product_id = %s AND kind = 'forgo'",
+        product,
+    )
+    return told == [(2, 1)] and open_ == [(0,)]
+
+
 async def forget_last_event(world: World, partition: int) -> None:
     """As if the node had been lost before the worker read it."""
     event_id = str((await world.partitions.head(partition)).stream(0).last)

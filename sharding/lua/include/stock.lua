@@ -19,6 +19,7 @@
 --   transfers_from          numbers of takes are above this one, since some may have been used that the ledger, from
 --                           which the shard was restored, did not know of; missing: 0
 --   in:<partition>          number of the last put from that donor
+--   forgone:<partition>     number of the last lost take for that receiver whose units were given up here
 --   visited                 1: it took requests whose home was away
 --   released                units of the buffer that came in here in this epoch; 0 or missing: none. At the
 --                           product's first shard only
