@@ -87,7 +87,7 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
             r"field, tombstone\)(?=\nreturn)",
             'tombstone == "b" and "-" or field, tombstone)',
             "I4",
-            77,
+            272,
         ),
         (r'C = \{ H = "C" \}', 'C = { H = "C", E = "C" }', "I6", 0),
         (r"if HOLDS\[order\.state\] and not HOLDS\[target\] then", "if false then", "I6", 0),
