@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ledger.outbox import OutboxKind
 from ledger.products import JournalKind
 from ledger.service_events import Notice
 from sharding.events import BEFORE_ALL, Counts, EventId, Repair, Sale
@@ -249,8 +250,10 @@ class LedgerBatch:
     """Transfers that were begun and not ended."""
     forgone: dict[TransferKey, Opening] = field(default_factory=dict)
     """Transfers that were ended, and whose begin is lost."""
-    ended: list[TransferKey] = field(default_factory=list)
-    """Transfers that were ended and had been begun before the batch."""
+    regained: dict[TransferKey, Opening] = field(default_factory=dict)
+    """Transfers that were acknowledged, and whose put is lost."""
+    ended: list[tuple[OutboxKind, TransferKey]] = field(default_factory=list)
+    """Work that was noted before the batch, and is done by it."""
     held: dict[HoldKey, Hold] = field(default_factory=dict)
     """Holds that were begun and not ended."""
     freed: list[HoldKey] = field(default_factory=list)

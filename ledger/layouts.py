@@ -60,7 +60,7 @@ class OpenChange(NamedTuple):
     change: LayoutChange
     status: State
     is_known: bool
-    """The ledger has heard that it, or a later one, is in force."""
+    """The ledger has heard that it, or a later one, is in force, and not that it was rolled back."""
 
 
 class Aim(NamedTuple):

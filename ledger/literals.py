@@ -125,11 +125,25 @@ def forgo_row(key: TransferKey, opening: Opening) -> str:
     )
 
 
-def transfer_end_row(key: TransferKey) -> str:
-    """One SELECT of the derived table in transfer_end.sql."""
+def regain_row(key: TransferKey, opening: Opening) -> str:
+    """As forgo_row: of the receiver, and the event is one of the donor's."""
+    generation, number = opening.event_id
     return (
-        f"SELECT {key.product_id} AS product_id, {key.donor} AS partition_id,"
-        f" {key.receiver} AS peer, {key.number} AS transfer"
+        f"('{OutboxKind.REGAIN.value}',{key.product_id},{key.receiver},{opening.epoch},"
+        f"{generation},{number},'p{key.donor:02d}',{key.donor},{key.number},{opening.units},"
+        "CURRENT_TIMESTAMP(3))"
+    )
+
+
+def transfer_end_row(kind: OutboxKind, key: TransferKey) -> str:
+    """One SELECT of the derived table in transfer_end.sql."""
+    at, peer = key.donor, key.receiver
+    if kind is OutboxKind.REGAIN:
+        at, peer = peer, at
+    return (
+        f"SELECT _ascii'{kind.value}' COLLATE ascii_bin AS kind,"
+        f" {key.product_id} AS product_id, {at} AS partition_id,"
+        f" {peer} AS peer, {key.number} AS transfer"
     )
 
 

@@ -28,6 +28,7 @@ from ledger.batch import (
     TransferSide,
     Undone,
 )
+from ledger.outbox import OutboxKind
 from ledger.products import JournalKind
 from ledger.service_events import Notice, ServiceEventKind
 from sharding.events import (
@@ -83,6 +84,8 @@ class Delivery:
     """A dead letter whose counts the shard's row takes over all the same."""
     came_twice: int = 0
     """Units of this put that are also still where they were taken, because that was lost."""
+    came_short: int = 0
+    """Units that this ack says to have arrived, and that are not there, because that was lost."""
 
     @property
     def rows(self) -> int:
@@ -240,12 +243,11 @@ def _add(
     if not delivery.problem or delivery.shard_follows:
         _add_to_shard(batch, partition, event)
         if delivery.came_twice:
-            _want_forgone(batch, partition, event, delivery.came_twice)
-
-
-def _want_forgone(batch: LedgerBatch, partition: int, event: Event, units: int) -> None:
-    key = TransferKey(event.product_id, event.peer, partition, event.transfer)
-    batch.forgone[key] = Opening(event.epoch, units, event.id)
+            key = TransferKey(event.product_id, event.peer, partition, event.transfer)
+            batch.forgone[key] = Opening(event.epoch, delivery.came_twice, event.id)
+        if delivery.came_short:
+            key = TransferKey(event.product_id, partition, event.peer, event.transfer)
+            batch.regained[key] = Opening(event.epoch, delivery.came_short, event.id)
 
 
 def _add_to_product(
@@ -507,21 +509,29 @@ def _follow_transfer(batch: LedgerBatch, partition: int, event: Event) -> None:
     side = TransferSide(partition, event.product_id, event.peer, is_out=event.kind is not Kind.PUT)
     before = batch.transfers.get(side, TransferNote())
     moved = before.moved if before.epoch == event.epoch else 0
-    open_units = event.quantity if event.kind is Kind.TAKE else 0
+    open_units = event.quantity if event.kind is Kind.TAKE and not event.forgone else 0
     batch.transfers[side] = TransferNote(
         event.transfer, open_units, event.epoch, moved + event.quantity
     )
     if event.kind is Kind.PUT:
+        if event.regained:
+            key = TransferKey(event.product_id, event.peer, partition, event.regained)
+            _end(batch, OutboxKind.REGAIN, key, batch.regained)
         return
     key = TransferKey(event.product_id, partition, event.peer, event.transfer)
-    if event.kind is Kind.TAKE:
-        batch.opened[key] = Opening(event.epoch, event.quantity, event.id)
-    elif batch.opened.pop(key, None) is None:
-        batch.ended.append(key)
     if event.forgone:
-        forgone = key._replace(number=event.forgone)
-        if batch.forgone.pop(forgone, None) is None:
-            batch.ended.append(forgone)
+        _end(batch, OutboxKind.FORGO, key._replace(number=event.forgone), batch.forgone)
+    elif event.kind is Kind.TAKE:
+        batch.opened[key] = Opening(event.epoch, event.quantity, event.id)
+    else:
+        _end(batch, OutboxKind.TRANSFER, key, batch.opened)
+
+
+def _end(
+    batch: LedgerBatch, kind: OutboxKind, key: TransferKey, begun: dict[TransferKey, Opening]
+) -> None:
+    if begun.pop(key, None) is None:
+        batch.ended.append((kind, key))
 
 
 def _follow_holds(batch: LedgerBatch, partition: int, event: Event) -> None:

@@ -23,6 +23,8 @@ class OutboxKind(StrEnum):
     """Units that left a shard for another one arrive there."""
     FORGO = "forgo"
     """Units that arrived by a take which their shard has forgotten leave that once more."""
+    REGAIN = "regain"
+    """Units that had arrived at a shard which has forgotten them arrive there once more."""
     BUFFER = "buffer"
     """Units that left the buffer arrive at the product's first shard."""
     MEND = "mend"

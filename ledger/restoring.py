@@ -12,7 +12,7 @@ from ledger.database import Database, Row, Transaction
 from ledger.errors import CheckpointMovedError
 from ledger.freezes import Freezes, Verdict
 from ledger.layouts import ChangeState
-from ledger.outbox import RETURNED
+from ledger.outbox import RETURNED, OutboxKind
 from ledger.products import JournalKind, JournalType
 from ledger.statements import placeholders, statement, with_rows
 from ledger.values import in_pieces, text
@@ -399,7 +399,8 @@ def _corrections(row: KnownShard, partition: int, facts: Facts) -> Iterator[Corr
     seen.
     """
     own, available = facts.own.get(row.product_id, {}), row.available
-    for (peer, peer_gives), theirs in facts.peers.get(row.product_id, {}).items():
+    peers = sorted(facts.peers.get(row.product_id, {}).items(), key=_arrivals_first)
+    for (peer, peer_gives), theirs in peers:
         ours = own.get((peer, not peer_gives), TransferNote())
         # Of a transfer that the giver believes open, nobody knows whether it has arrived.
         last = theirs.number - bool(theirs.open_units)
@@ -412,6 +413,12 @@ def _corrections(row: KnownShard, partition: int, facts: Facts) -> Iterator[Corr
             available += units
             side = TransferSide(partition, row.product_id, peer, is_out=not peer_gives)
             yield Correction(side, TransferNote(last, 0, row.epoch, moved), units)
+
+
+def _arrivals_first(side: tuple[tuple[int, bool], TransferNote]) -> bool:
+    """What a shard gave, it may have been given before."""
+    (_, peer_gives), _ = side
+    return not peer_gives
 
 
 def _transfers(
@@ -535,9 +542,11 @@ async def _correct(transaction: Transaction, corrections: Sequence[Correction]) 
     for each in corrections:
         values = (each.units, each.units, each.side.product_id, each.side.partition)
         await transaction.execute(statement("shard_correct"), values)
-        if each.side.is_out:  # the units have been given up by that
-            side = each.side.product_id, each.side.partition, each.side.peer
-            await transaction.execute(statement("forgone_end"), side)
+        # What was to be given up here, or to arrive once more, is that by this.
+        kind = OutboxKind.FORGO if each.side.is_out else OutboxKind.REGAIN
+        which = each.side.product_id, each.side.partition, each.side.peer
+        ended = (kind.value, *which, each.note.epoch, each.note.number)
+        await transaction.execute(statement("made_up_end"), ended)
     if corrections:
         rows = [literals.transfer_note_row(each.side, each.note) for each in corrections]
         await transaction.bulk(with_rows("transfer_correct", rows))

@@ -172,7 +172,8 @@ CREATE TABLE dead_letter (
 
 -- Work on the live stock that must come to its end, whoever does it. kind undo: the units of a request's
 -- second effect go back; the event is the one that had it. kind transfer: units that left partition_id for
--- peer have not arrived as far as the events tell; a row goes when they have. -1: no partition.
+-- peer have not arrived as far as the events tell; a row goes when they have. kinds forgo and regain: partition_id has
+-- lost its part of that transfer with peer, and is to give the units up, or to get them once more. -1: no partition.
 CREATE TABLE outbox (
     id               BIGINT       NOT NULL AUTO_INCREMENT,
     kind             VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

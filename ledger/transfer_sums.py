@@ -24,8 +24,9 @@ class Sums(NamedTuple):
     given: int
     """With those of takes that are known to be lost, and are still to leave the donor once more."""
     arrived: int
+    """With those of puts that are known to be lost, and are still to arrive once more."""
     is_doubtful: bool
-    """An event of the donor is set aside, which may be one by which units left."""
+    """An event of one of the two is set aside, which may be one by which units moved."""
 
 
 class TransferSums:

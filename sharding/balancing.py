@@ -18,6 +18,8 @@ FRAGMENTS = 4
 """With less than one unit for each four shards, what is left is gathered in one of them: a request for
 several units then needs one move, and a survey one donor."""
 MOVES_AT_ONCE = 8
+PREPARATIONS = 3
+"""What is open is finished, and then what is lacking is brought: once more if others were faster."""
 
 
 class Move(NamedTuple):
@@ -111,14 +113,18 @@ class Balancing:
         product = await self._catalogue.find(product_id)
         if product is None:
             return False
-        given_up = await product.shards.forgo(transfer, epoch=epoch)
-        if given_up.word == "short":
-            missing = transfer.units - given_up.numbers[0]
-            await self._bring(product.shards, transfer.donor, missing)
-            given_up = await product.shards.forgo(transfer, epoch=epoch)
-        if given_up.word in ("short", "open"):
-            raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{transfer.donor}: {given_up.word}")
-        return given_up.word == "done"
+        shards = product.shards
+        given_up = await shards.forgo(transfer, epoch=epoch)
+        for _ in range(PREPARATIONS):
+            if given_up.word == "open":
+                number, units = given_up.numbers
+                await shards.finish(OpenTransfer(transfer.donor, transfer.receiver, number, units))
+            elif given_up.word == "short":
+                await self._bring(shards, transfer.donor, transfer.units - given_up.numbers[0])
+            else:
+                break
+            given_up = await shards.forgo(transfer, epoch=epoch)
+        return made_up(given_up.word)
 
     async def _bring(self, shards: Shards, receiver: int, units: int) -> None:
         """Move units to one shard from the richest of the others."""
@@ -177,6 +183,13 @@ class Balancing:
                     raise result
                 moved += result
         return moved
+
+
+def made_up(word: str) -> bool:
+    """Whether a shard says that it is made up for its part of a transfer, and not that it is past."""
+    if word not in ("done", "passed"):
+        raise StockUnavailableError(Reason.NOT_EXECUTED, f"the shard says {word}")
+    return word == "done"
 
 
 async def _move(shards: Shards, move: Move, *, number: int) -> int:

@@ -215,8 +215,13 @@ class Event:
     """The other partition of a take, put or ack."""
     transfer: int = 0
     """The number of a take, put or ack."""
+    after: EventId = BEFORE_ALL
+    """Of a put or an ack: an event of `peer` that is not before the take, or the put; BEFORE_ALL in
+    entries of earlier versions."""
     forgone: int = 0
-    """Of an ack: the lost take for `peer` whose units the shard has given up by the acknowledged one."""
+    """Of a take: the lost one for `peer` whose units the shard has given up by this one."""
+    regained: int = 0
+    """Of a put: the lost one from `peer` whose units have arrived once more by this one."""
     state: str = ""
     """The state that a load, state or close event left the shard in."""
     layout: int = 0
@@ -283,9 +288,9 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         actor=_text(fields, b"actor", 0, ACTOR_CHARS_MAX) if b"actor" in fields else "",
         peer=_integer(fields, b"peer", minimum=0, maximum=9_999) if moves else 0,
         transfer=_integer(fields, b"transfer", minimum=1, maximum=EPOCH_MAX) if moves else 0,
-        forgone=_integer(fields, b"forgone", minimum=1, maximum=EPOCH_MAX)
-        if b"forgone" in fields
-        else 0,
+        after=_event_id(fields, b"after") if b"after" in fields else BEFORE_ALL,
+        forgone=_repeated(fields, b"forgone"),
+        regained=_repeated(fields, b"regained"),
         state=_text(fields, b"state", 1, 16) if b"state" in fields else "",
         layout=_layout(kind, fields),
         joins=kind is Kind.LAYOUT and _flag(fields, b"joins"),
@@ -322,6 +327,13 @@ _QUANTITY_RANGE = {
     Kind.PUT: (1, EPOCH_MAX),
     Kind.UNDO: (1, QUANTITY_MAX),
 }
+
+
+def _repeated(fields: RawFields, name: bytes) -> int:
+    """The number of a lost transfer that an event makes up for; 0: it does not."""
+    if name not in fields:
+        return 0
+    return _integer(fields, name, minimum=1, maximum=EPOCH_MAX)
 
 
 def _kind(fields: RawFields) -> Kind:

@@ -25,6 +25,7 @@ _DEDUCT = script("deduct")
 _PUT = script("put")
 _TAKE = script("take")
 _FORGO = script("forgo")
+_REGAIN = script("regain")
 _ACK = script("ack")
 _GATHER = script("gather")
 _SHARD = script("shard")
@@ -274,6 +275,7 @@ class Shards:
                 str(transfer.donor),
                 str(transfer.number),
                 str(transfer.units),
+                str(self._cluster.seen(transfer.donor)),
             ),
             lane=LaneKind.MOVE,
         )
@@ -462,7 +464,12 @@ class Shards:
             _ACK,
             transfer.donor,
             self._keys_of(transfer.donor).shard,
-            (self._product, str(transfer.receiver), str(transfer.number)),
+            (
+                self._product,
+                str(transfer.receiver),
+                str(transfer.number),
+                str(self._cluster.seen(transfer.receiver)),
+            ),
             lane=LaneKind.MOVE,
         )
         _word(reply)
@@ -486,6 +493,24 @@ class Shards:
         word = _word(reply)
         self._cluster.metrics.moves.labels("forgo").inc()
         return Taken(word, tuple(n for n in reply[3:] if isinstance(n, int)))
+
+    async def regain(self, transfer: OpenTransfer, *, epoch: int) -> str:
+        """Have the units of a put that was lost, and was acknowledged, arrive once more."""
+        reply = await self._cluster.run(
+            _REGAIN,
+            transfer.receiver,
+            self._keys_of(transfer.receiver).shard,
+            (
+                self._product,
+                str(epoch),
+                str(transfer.donor),
+                str(transfer.number),
+                str(transfer.units),
+            ),
+            lane=LaneKind.MOVE,
+        )
+        self._cluster.metrics.moves.labels("regain").inc()
+        return _word(reply)
 
     async def finish(self, transfer: OpenTransfer) -> None:
         """Bring a transfer that anybody left open to its end.

@@ -7,7 +7,7 @@ from math import inf
 
 from sharding.answers import CLOSED, SOLD_OUT, unavailable
 from sharding.auditing import Auditing, Marked
-from sharding.balancing import Balancing
+from sharding.balancing import Balancing, made_up
 from sharding.batches import Batch
 from sharding.catalogue import Catalogue, Product
 from sharding.cluster import Cluster
@@ -318,6 +318,14 @@ class Stock:
             return await self._tasks.whole(
                 self._balancing.forgo(product_id, transfer, epoch=epoch), "forgo"
             )
+        except MissingShardError:
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
+
+    async def regain(self, product_id: int, transfer: OpenTransfer, *, epoch: int) -> bool:
+        """Have units arrive once more at a shard that has lost all trace of them; else as `forgo`."""
+        shards = Shards(self._cluster, product_id, Layout(0, 1))
+        try:
+            return made_up(await shards.regain(transfer, epoch=epoch))
         except MissingShardError:
             raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
 

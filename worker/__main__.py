@@ -39,7 +39,7 @@ from ledger.layouts import Layouts
 from ledger.leases import Leases
 from ledger.metrics import LedgerMetrics
 from ledger.openings import Openings
-from ledger.outbox import Outbox
+from ledger.outbox import Outbox, OutboxKind
 from ledger.products import Products
 from ledger.raw_events import RawEvents
 from ledger.restoring import PartitionStates
@@ -83,7 +83,7 @@ from worker.settings import WorkerSettings
 from worker.share import Share, Shares
 from worker.strays import Strays
 from worker.tenancy import Tenancy
-from worker.transfers import Forgone, Transfers
+from worker.transfers import MadeUp, Transfers
 from worker.upkeep import LedgerUpkeep
 from worker.waiting import wait_until
 
@@ -251,7 +251,7 @@ class _OfServer:
             self.share,
             self._partitions,
             Checkpoints(database),
-            Causality(self.share, self._partitions, Checkpoints(database), TransferSums(database)),
+            Causality(self.share, Checkpoints(database), TransferSums(database)),
             Applier(self._journal),
             settings,
             metrics,
@@ -274,7 +274,10 @@ class _OfServer:
         outbox, metrics = Outbox(database), self._metrics
         undos = Undos(self._stock, outbox, metrics)
         transfers = Transfers(self._stock, outbox, metrics)
-        forgone = Forgone(self._stock, outbox, metrics)
+        forgone, regained = (
+            MadeUp(kind, self._stock, outbox, metrics)
+            for kind in (OutboxKind.FORGO, OutboxKind.REGAIN)
+        )
         mends = Mends(
             self._stock,
             Products(database),
@@ -287,6 +290,7 @@ class _OfServer:
             "undos": Errands(self.share, outbox, undos, metrics),
             "transfers": Errands(self.share, outbox, transfers, metrics),
             "forgone": Errands(self.share, outbox, forgone, metrics),
+            "regained": Errands(self.share, outbox, regained, metrics),
             "strays": Strays(self.share, Holds(self._database), self._orders, metrics),
             "mends": Errands(self.share, outbox, mends, metrics),
         }

@@ -1,49 +1,44 @@
-"""A put is applied after its take, whichever streams they are in: so what the ledger has of all shards
-is what there was at some moment, and adds up where all of them are restored from it.
+"""A put is applied after its take, and an ack after its put, whichever streams they are in: so what the
+ledger has of all shards is what there was at some moment, and adds up where they are restored from it.
 
-What a node has lost beyond the ledger may be a take whose put is in the stream of another one. Once the
-donor's stream is applied to where it was after the put, such a take is known to be lost: its units are
-where they were taken as well, and are given up there (kind `forgo` of the outbox). Units are compared
-and not numbers: those of a shard that was restored begin anew, above what it may have used.
+What a node has lost beyond the ledger may be the one, where the stream of another node has the other:
+the ledger comes to a later opening of the partition without having heard of it. Then the units between
+the two shards tell. Those whose take is lost are where they were taken as well, and leave that once more
+(kind `forgo` of the outbox); those whose put is lost are nowhere, and arrive once more (`regain`).
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ledger.checkpoints import Checkpoints
 from ledger.merge import Chunk, Delivery
 from ledger.transfer_sums import Pair, Sums, TransferSums
-from sharding.errors import StockUnavailableError
-from sharding.events import EventId, Kind
-from sharding.partitions import PartitionHead
+from sharding.events import BEFORE_ALL, Event, EventId, Kind
 from worker.share import Share
 
 PATIENCE_S = 10.0
-"""So long a put waits for a donor that is away; then it is applied as it is, because its partition's
-other events wait behind it."""
+"""So long nothing may come of a partition that others' entries wait for; then they are applied as they
+are, because all behind them wait, too."""
 
 
-class Heads(Protocol):
-    """Says how far the streams of partitions are. StockUnavailableError."""
-
-    async def head(self, partition: int) -> PartitionHead: ...
-
-
-class Transfer(NamedTuple):
-    """What a take begins and a put ends."""
+class Step(NamedTuple):
+    """A put or an ack, and what has to be applied before it."""
 
     pair: Pair
-    number: int
+    is_put: bool
+    awaited: int
+    """The partition that the step before it is in."""
+    after: EventId
+    """An event of that, not before that step."""
 
 
-class _Waiting(NamedTuple):
-    """Since when a put waits for its take, and the donor's last event after that, once that was said."""
+class _Stalled(NamedTuple):
+    """How far a partition that is waited for is, and since when."""
 
+    position: EventId
     since_s: float
-    horizon: EventId | None = None
 
 
 class Causality:
@@ -52,148 +47,155 @@ class Causality:
     def __init__(
         self,
         share: Share,
-        heads: Heads,
         checkpoints: Checkpoints,
         sums: TransferSums,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._share = share
-        self._heads = heads
         self._checkpoints = checkpoints
         self._sums = sums
         self._clock = clock
-        self._waiting: dict[Transfer, _Waiting] = {}
+        self._stalled: dict[int, _Stalled] = {}
 
     async def ordered(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """The same entries so that none comes before what it depends on, less those that have to wait.
 
         A partition may have several chunks, each of which goes on where the one before it ended.
         """
-        order, seen = Order(chunks), set[Transfer]()
-        blocked = order.advance()
-        if blocked:
-            self._waiting = {each: self._waiting[each] for each in blocked & self._waiting.keys()}
-        while blocked - seen:
-            seen |= blocked
-            await self._look_at(blocked, order)
-            blocked = order.advance()
+        applied = {each: known.id for each, known in self._share.applied.items()}
+        order = Order(chunks, applied)
+        waiting = order.advance()
+        elsewhere = {each.awaited for each in waiting} - applied.keys()
+        order.place(
+            {each: known.id for each, known in (await self._checkpoints.of(elsewhere)).items()}
+        )
+        self._give_up_on({each.awaited for each in waiting}, order)
+        while waiting := order.advance():
+            pairs = {each.pair for each in waiting if order.is_in_doubt(each)}
+            if not pairs:
+                break
+            order.learn(await self._sums.of(pairs))
         return order.pieces
 
-    async def _look_at(self, blocked: AbstractSet[Transfer], order: "Order") -> None:
-        # In this order: a take that comes between the two is not taken for lost.
-        checkpoints = await self._checkpoints.of({each.pair.donor for each in blocked})
-        order.learn(await self._sums.of({each.pair for each in blocked}))
-        for put in blocked:
-            if order.excess(put):
-                await self._wait(put, checkpoints[put.pair.donor].id, order)
-
-    async def _wait(self, put: Transfer, applied: EventId, order: "Order") -> None:
-        waiting = self._waiting.get(put) or _Waiting(self._clock())
-        if waiting.horizon is None:
-            waiting = waiting._replace(horizon=await self._horizon(put.pair.donor))
-        elif applied >= waiting.horizon:
-            order.let_go(put, is_lost=True)
-        if self._clock() - waiting.since_s >= PATIENCE_S:
-            order.let_go(put, is_lost=False)
-        self._waiting[put] = waiting
-
-    async def _horizon(self, donor: int) -> EventId | None:
-        try:
-            head = await self._heads.head(donor)
-        except StockUnavailableError:
-            return None
-        return head.stream(self._share.place.index).last if head.is_open else None
+    def _give_up_on(self, awaited: Collection[int], order: "Order") -> None:
+        """Let pass what waits for partitions of which nothing has come for long."""
+        now_s, before = self._clock(), self._stalled
+        self._stalled = {}
+        for partition in awaited:
+            position = order.positions.get(partition, BEFORE_ALL)
+            known = before.get(partition)
+            if known is None or known.position != position:
+                known = _Stalled(position, now_s)
+            self._stalled[partition] = known
+            if now_s - known.since_s >= PATIENCE_S:
+                order.given_up.add(partition)
 
 
 class Order:
     """One attempt to bring chunks into an order. Pure."""
 
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, chunks: Sequence[Chunk], applied: Mapping[int, EventId]) -> None:
         self._chunks = chunks
         self._done = [0] * len(chunks)
         """How many entries of each are in the order."""
-        self._taken: set[Transfer] = set()
-        """By entries in the order."""
+        self.positions = {**applied, **{chunk.partition: chunk.start for chunk in chunks}}
+        """The last entry of each partition that is applied or in the order."""
+        self.given_up: set[int] = set()
+        """Partitions that nothing waits for."""
+        self._sums: dict[Pair, Sums] = {}
         self._balance: dict[Pair, int] = {}
         """Units that entries in the order gave, less those that arrived by them."""
-        self._units: dict[Transfer, int] = {}
-        """Of the puts that wait."""
-        self._known: dict[Pair, Sums] = {}
-        self._let_go: dict[Transfer, bool] = {}
         self.pieces: list[Chunk] = []
 
-    def advance(self) -> set[Transfer]:
-        """As far as it goes; returns the puts that wait."""
-        while True:
-            before = len(self.pieces)
-            found = {self._advance_one(number) for number in range(len(self._chunks))}
-            blocked = {put for put in found if put is not None}
-            if not blocked or len(self.pieces) == before:
-                return blocked
+    def place(self, positions: Mapping[int, EventId]) -> None:
+        """Take how far other partitions are."""
+        self.positions |= positions
 
     def learn(self, sums: Mapping[Pair, Sums]) -> None:
         """Take what the ledger has had before all of this."""
-        self._known |= sums
+        self._sums |= sums
 
-    def excess(self, put: Transfer) -> int:
-        """Units by which more would have arrived than were given, at most those of the put; of one of
-        which nothing is known all of them."""
-        units, known = self._units[put], self._known.get(put.pair)
-        if known is None:
-            return units
-        given = known.given - known.arrived + self._balance.get(put.pair, 0)
-        return min(units, max(0, units - given))
+    def is_in_doubt(self, step: Step) -> bool:
+        """Whether the step before it may be lost: another opening of its partition is reached."""
+        return self._position(step).generation > step.after.generation > 0
 
-    def let_go(self, put: Transfer, *, is_lost: bool) -> None:
-        """Have a put wait no longer. `is_lost`: its take will never be applied; that is believed of none
-        whose donor has an event set aside."""
-        is_doubtful = put.pair not in self._known or self._known[put.pair].is_doubtful
-        self._let_go[put] = self._let_go.get(put, False) or (is_lost and not is_doubtful)
+    def advance(self) -> list[Step]:
+        """As far as it goes; returns the steps that wait."""
+        while True:
+            before = len(self.pieces)
+            found = [self._advance_one(number) for number in range(len(self._chunks))]
+            waiting = [step for step in found if step is not None]
+            if not waiting or len(self.pieces) == before:
+                return waiting
 
-    def _advance_one(self, number: int) -> Transfer | None:
+    def _advance_one(self, number: int) -> Step | None:
         chunk, first = self._chunks[number], self._done[number]
         deliveries: list[Delivery] = []
         waits = None
         for delivery in chunk.deliveries[first:]:
-            waits = self._early(chunk.partition, delivery)
-            if waits is not None:
+            step = _step_of(chunk.partition, delivery)
+            if step is not None and self._waits(step):
+                waits = step
                 break
-            deliveries.append(self._entered(chunk.partition, delivery))
+            deliveries.append(self._entered(chunk.partition, step, delivery))
+            self.positions[chunk.partition] = delivery.entry.id
         if deliveries:
             start = chunk.deliveries[first - 1].entry.id if first else chunk.start
             self.pieces.append(Chunk(chunk.partition, start, deliveries))
             self._done[number] += len(deliveries)
         return waits
 
-    def _early(self, partition: int, delivery: Delivery) -> Transfer | None:
-        put = _transfer(partition, delivery, Kind.PUT)
-        if put is None or put in self._taken or put in self._let_go:
-            return None
-        assert delivery.event
-        self._units[put] = delivery.event.quantity
-        return put if self.excess(put) else None
+    def _waits(self, step: Step) -> bool:
+        if step.awaited in self.given_up or step.after == BEFORE_ALL:
+            return False
+        if self._position(step) < step.after:
+            return True
+        return self.is_in_doubt(step) and step.pair not in self._sums
 
-    def _entered(self, partition: int, delivery: Delivery) -> Delivery:
+    def _position(self, step: Step) -> EventId:
+        return self.positions.get(step.awaited, BEFORE_ALL)
+
+    def _entered(self, partition: int, step: Step | None, delivery: Delivery) -> Delivery:
         event = delivery.event
-        if event is None:
+        if step is None:
+            if event is not None and event.kind in (Kind.TAKE, Kind.PUT):
+                self._note(partition, event)
             return delivery
-        if take := _transfer(partition, delivery, Kind.TAKE):
-            self._taken.add(take)
-            self._add(take.pair, event.quantity)
-        elif put := _transfer(partition, delivery, Kind.PUT):
-            came_twice = self.excess(put) if self._let_go.get(put) else 0
-            self._add(put.pair, came_twice - event.quantity)
-            return replace(delivery, came_twice=came_twice) if came_twice else delivery
-        return delivery
+        assert event is not None
+        if step.is_put:
+            twice = self._excess(step, event.quantity)
+            self._add(step.pair, twice - event.quantity)
+            return replace(delivery, came_twice=twice) if twice else delivery
+        short = -self._excess(step, 0)
+        self._add(step.pair, -short)
+        return replace(delivery, came_short=short) if short else delivery
+
+    def _note(self, partition: int, event: Event) -> None:
+        if event.kind is Kind.TAKE:
+            self._add(Pair(event.product_id, partition, event.peer, event.epoch), event.quantity)
+        else:
+            self._add(Pair(event.product_id, event.peer, partition, event.epoch), -event.quantity)
+
+    def _excess(self, step: Step, units: int) -> int:
+        """Of units that arrive, those that were not given by all that is known; below zero: units that
+        were given and have not arrived. 0 unless the step before is in doubt. Where an event of one of
+        the shards is set aside, that may be it."""
+        sums = self._sums.get(step.pair)
+        if sums is None or sums.is_doubtful or not self.is_in_doubt(step):
+            return 0
+        given = sums.given - sums.arrived + self._balance.get(step.pair, 0)
+        return min(units, max(0, units - given)) if step.is_put else min(0, -given)
 
     def _add(self, pair: Pair, units: int) -> None:
         self._balance[pair] = self._balance.get(pair, 0) + units
 
 
-def _transfer(partition: int, delivery: Delivery, kind: Kind) -> Transfer | None:
-    """What an entry begins or ends, where it is of that kind."""
+def _step_of(partition: int, delivery: Delivery) -> Step | None:
+    """Of an entry that depends on one of another partition. What makes up for a lost one does not."""
     event = delivery.event
-    if event is None or event.kind is not kind:
+    if event is None or event.kind not in (Kind.PUT, Kind.ACK) or event.regained:
         return None
-    donor, receiver = (partition, event.peer) if kind is Kind.TAKE else (event.peer, partition)
-    return Transfer(Pair(event.product_id, donor, receiver, event.epoch), event.transfer)
+    is_put = event.kind is Kind.PUT
+    donor, receiver = (event.peer, partition) if is_put else (partition, event.peer)
+    pair = Pair(event.product_id, donor, receiver, event.epoch)
+    return Step(pair, is_put, event.peer, event.after)

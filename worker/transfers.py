@@ -41,12 +41,15 @@ class Transfers:
         self._metrics.transfers_stuck.set(stuck)
 
 
-class Forgone:
-    """Work for the loop in worker/outbox.py: units whose take was lost leave its shard again."""
+class MadeUp:
+    """Work for the loop in worker/outbox.py: a shard that has forgotten its part of a transfer is made
+    up for that. Units whose take was lost leave it again; units whose put was lost arrive again."""
 
-    kind = OutboxKind.FORGO
-
-    def __init__(self, stock: Stock, outbox: Outbox, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self, kind: OutboxKind, stock: Stock, outbox: Outbox, metrics: WorkerMetrics
+    ) -> None:
+        """`kind`: FORGO or REGAIN."""
+        self.kind = kind
         self._stock = stock
         self._outbox = outbox
         self._metrics = metrics
@@ -54,9 +57,14 @@ class Forgone:
     async def carry_out(self, row: OutboxRow) -> None:
         """The shard's own event ends the row, when the ledger has it: if that is lost, this is to be
         done once more."""
-        transfer = OpenTransfer(row.partition, row.peer, row.transfer, row.quantity)
-        if await self._stock.forgo(row.product_id, transfer, epoch=row.epoch):
-            await self._outbox.postpone(row, "given up", pause_s=TOLD_WITHIN_S)
+        if self.kind is OutboxKind.FORGO:
+            transfer = OpenTransfer(row.partition, row.peer, row.transfer, row.quantity)
+            is_done = await self._stock.forgo(row.product_id, transfer, epoch=row.epoch)
+        else:
+            transfer = OpenTransfer(row.peer, row.partition, row.transfer, row.quantity)
+            is_done = await self._stock.regain(row.product_id, transfer, epoch=row.epoch)
+        if is_done:
+            await self._outbox.postpone(row, "made up for", pause_s=TOLD_WITHIN_S)
         else:
             await self._outbox.remove(row)
 

@@ -5,7 +5,7 @@ SELECT
     layout.cause,
     layout.state,
     product.status,
-    product.layout_version >= layout.version
+    product.layout_version >= layout.version AND product.layout_version <> layout.version + 1
 FROM layout_change AS layout
 JOIN product_inventory AS product USING (product_id)
 WHERE layout.state IN ('wanted', 'active')

@@ -2,5 +2,4 @@ DELETE ended
 FROM (
     {rows}
 ) AS known
-STRAIGHT_JOIN outbox AS ended FORCE INDEX (once) USING (product_id, partition_id, peer, transfer)
-WHERE ended.kind IN ('transfer', 'forgo')
+STRAIGHT_JOIN outbox AS ended FORCE INDEX (once) USING (kind, product_id, partition_id, peer, transfer)

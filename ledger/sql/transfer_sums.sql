@@ -12,11 +12,19 @@ SELECT
             AND outbox.peer = pair.receiver
             AND outbox.epoch = pair.epoch
     ),
-    IF(arrived.epoch = pair.epoch, arrived.moved, 0),
+    IF(arrived.epoch = pair.epoch, arrived.moved, 0) + (
+        SELECT COALESCE(SUM(outbox.quantity), 0)
+        FROM outbox
+        WHERE outbox.kind = 'regain'
+            AND outbox.product_id = pair.product_id
+            AND outbox.partition_id = pair.receiver
+            AND outbox.peer = pair.donor
+            AND outbox.epoch = pair.epoch
+    ),
     EXISTS (
         SELECT 1
         FROM dead_letter AS letter
-        WHERE letter.partition_id = pair.donor
+        WHERE letter.partition_id IN (pair.donor, pair.receiver)
             AND letter.product_id = pair.product_id
             AND letter.state = 'open'
     )

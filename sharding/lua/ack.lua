@@ -10,6 +10,7 @@
 -- ARGV[3] product          integer >= 1
 -- ARGV[4] receiver         partition that the units were for
 -- ARGV[5] transfer         integer >= 1, the number of the take
+-- ARGV[6] after            id of an event of the receiver that is not before the put
 --
 -- Returns one of
 --   {"done", generation, number}
@@ -36,7 +37,7 @@ if last ~= transfer or open_units == 0 then
 end
 
 refusal = append(events_key, head, shard_event("ack", product, stock, "peer", receiver,
-  "transfer", int(transfer)))
+  "transfer", int(transfer), "after", ARGV[6]))
 if refusal then return refusal end
 -- From here on it must succeed.
 redis.call("HSET", stock_key, "out:" .. receiver, int(transfer) .. ":0")

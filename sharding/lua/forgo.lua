@@ -17,7 +17,8 @@
 --   {"done", generation, number}               by this call or before
 --   {"open", generation, number, transfer, units}  a take for that receiver is open; finish it first
 --   {"short", generation, number, available}   there are not so many units; nothing was done
---   {"passed", generation, number}             the shard is closed or has another epoch
+--   {"passed", generation, number}             the shard is closed or has a later epoch
+--   {"early", generation, number}              the shard has an earlier epoch as yet
 --   {"fenced", why}
 --   {"missing"}  no such key
 --   {"corrupt", what}
@@ -38,14 +39,15 @@ local function answer(word, ...)
   return { word, head.generation, head.number, ... }
 end
 
-if stock.epoch ~= epoch or stock.state == "closed" then return answer("passed") end
-local forgone = whole(redis.call("HGET", stock_key, "forgone:" .. receiver) or "0")
-local last, open_units = read_out(stock_key, receiver)
-if not (forgone and last) then return { "corrupt", "stock" } end
-if forgone >= lost then
+if is_past(stock, epoch) then return answer("passed") end
+if stock.epoch < epoch then return answer("early") end
+local note = "forgone:" .. receiver .. ":" .. int(lost)
+if redis.call("HEXISTS", stock_key, note) == 1 then
   touch(head)
   return answer("done")
 end
+local last, open_units = read_out(stock_key, receiver)
+if not last then return { "corrupt", "stock" } end
 if open_units > 0 then return answer("open", last, open_units) end
 if stock.available < quantity then return answer("short", stock.available) end
 
@@ -53,12 +55,9 @@ local transfer = int(last + 1)
 stock.available = stock.available - quantity
 stock.moves = stock.moves + 1
 refusal = append(events_key, head, shard_event("take", product, stock, "peer", receiver,
-  "transfer", transfer, "quantity", int(quantity)))
+  "transfer", transfer, "quantity", int(quantity), "forgone", int(lost)))
 if refusal then return refusal end
--- What could append once can do so again.
-append(events_key, head, shard_event("ack", product, stock, "peer", receiver, "transfer", transfer,
-  "forgone", int(lost)))
 -- From here on it must succeed.
 write_counts(stock)
-redis.call("HSET", stock_key, "out:" .. receiver, transfer .. ":0", "forgone:" .. receiver, int(lost))
+redis.call("HSET", stock_key, "out:" .. receiver, transfer .. ":0", note, "1")
 return answer("done")

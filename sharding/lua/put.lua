@@ -22,6 +22,7 @@
 -- ARGV[11] donor           partition that the units were taken from
 -- ARGV[12] transfer        integer >= 1, the number of the take
 -- ARGV[13] quantity        integer >= 1, the units of the take
+-- ARGV[14] after           id of an event of the donor that is not before the take
 --
 -- Returns one of
 --   {"done", generation, number, available, statuses, firsts, state, at_ms}  as deduct.lua
@@ -69,7 +70,7 @@ end
 local event
 if is_new then
   event = shard_event("put", product, stock, "peer", donor, "transfer", transfer, "quantity", quantity,
-    "requests", requests, "statuses", served.statuses, "shard", call.shard)
+    "after", ARGV[14], "requests", requests, "statuses", served.statuses, "shard", call.shard)
 else
   event = shard_event("deduct", product, stock, "requests", requests, "statuses", served.statuses, "shard", call.shard)
 end

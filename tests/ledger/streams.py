@@ -187,12 +187,18 @@ class FakeStream:
             Kind.TAKE, product_id, peer=peer, transfer=transfer, quantity=units
         )
 
-    def ack(self, product_id: int, *, peer: int, transfer: int) -> Entry:
-        return self._shard_entry(Kind.ACK, product_id, peer=peer, transfer=transfer)
+    def ack(
+        self, product_id: int, *, peer: int, transfer: int, after: EventId = BEFORE_ALL
+    ) -> Entry:
+        return self._shard_entry(Kind.ACK, product_id, peer=peer, transfer=transfer, after=after)
 
-    def put(self, product_id: int, units: int, *, peer: int, transfer: int) -> Entry:
+    def put(
+        self, product_id: int, units: int, *, peer: int, transfer: int, after: EventId = BEFORE_ALL
+    ) -> Entry:
         self._add(product_id, available=units)
-        return self._shard_entry(Kind.PUT, product_id, peer=peer, transfer=transfer, quantity=units)
+        return self._shard_entry(
+            Kind.PUT, product_id, peer=peer, transfer=transfer, quantity=units, after=after
+        )
 
     def close(self, product_id: int, *, epoch: int = 1) -> Entry:
         units = self.counts[product_id]["available"]

@@ -262,17 +262,46 @@ async def test_units_whose_take_was_lost_are_given_up_once_and_brought_from_othe
     found = await stock._catalogue.find(product)
     assert found is not None
     donor, receiver, _ = found.shards.partitions
-    await found.shards.put(OpenTransfer(donor, receiver, 7, 45))
-    for number, units, left in [(7, 45, 50), (7, 45, 50), (5, 45, 50), (8, 10, 40)]:
+    await found.shards.put(OpenTransfer(donor, receiver, 1, 45))
+    for number, units, left in [(8, 45, 50), (8, 45, 50), (7, 10, 40), (8, 45, 40)]:
         assert await stock.forgo(product, OpenTransfer(donor, receiver, number, units), epoch=1)
         seen = await stock.read(product)
         assert seen is not None
         assert (seen.available, seen.in_transit) == (left, 0)
     with pytest.raises(StockUnavailableError, match="short"):
         await stock.forgo(product, OpenTransfer(donor, receiver, 9, 41), epoch=1)
-    assert not await stock.forgo(product, OpenTransfer(donor, receiver, 9, 1), epoch=2)
+    with pytest.raises(StockUnavailableError, match="early"):
+        await stock.forgo(product, OpenTransfer(donor, receiver, 9, 1), epoch=2)
     number = (await found.shards.read(donor)).next_number(receiver)
     taken = await found.shards.take(donor, receiver=receiver, number=number, quantity=1)
     assert taken.word == "taken"
-    with pytest.raises(StockUnavailableError, match="open"):
-        await stock.forgo(product, OpenTransfer(donor, receiver, 9, 1), epoch=1)
+    # What is open between the two is finished first, and its units are brought back.
+    assert await stock.forgo(product, OpenTransfer(donor, receiver, 9, 40), epoch=1)
+    seen = await stock.read(product)
+    assert seen is not None
+    assert (seen.available, seen.in_transit) == (0, 0)
+
+
+async def test_units_whose_put_was_lost_arrive_once_more_and_only_once(
+    stock: Stock, load: LoadProduct
+) -> None:
+    product = await load(20, 0)
+    found = await stock._catalogue.find(product)
+    assert found is not None
+    donor, receiver = found.shards.partitions
+    # Units that came later do not keep it from that, nor it those that come after.
+    await found.shards.put(OpenTransfer(donor, receiver, 9, 1))
+    for number, units, there in [(8, 4, 25), (8, 4, 25), (7, 2, 27), (8, 4, 27)]:
+        assert await stock.regain(product, OpenTransfer(donor, receiver, number, units), epoch=1)
+        seen = await stock.read(product)
+        assert seen is not None
+        assert seen.available == there
+    await found.shards.put(OpenTransfer(donor, receiver, 9, 1))
+    await found.shards.put(OpenTransfer(donor, receiver, 10, 1))
+    seen = await stock.read(product)
+    assert seen is not None
+    assert seen.available == 28
+    with pytest.raises(StockUnavailableError, match="early"):
+        await stock.regain(product, OpenTransfer(donor, receiver, 11, 1), epoch=2)
+    await stock.close(product, 1)
+    assert not await stock.regain(product, OpenTransfer(donor, receiver, 11, 1), epoch=1)

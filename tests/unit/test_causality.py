@@ -6,12 +6,11 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from ledger.batch import TransferKey
 from ledger.merge import Chunk, cut, merge, received
 from ledger.transfer_sums import Pair, Sums
-from sharding.errors import StockUnavailableError
 from sharding.events import BEFORE_ALL, EventId
-from sharding.outcomes import Reason
-from sharding.partitions import Checkpoint, Entry, PartitionHead, StreamState
+from sharding.partitions import Checkpoint, Entry
 from tests.ledger.streams import FakeStream
 from worker.causality import PATIENCE_S, Causality
 from worker.metrics import WorkerMetrics
@@ -23,17 +22,16 @@ PAIR = Pair(PRODUCT, DONOR, RECEIVER, 1)
 
 
 class Ledger:
-    """What the ledger and the live stock say of the donor."""
+    """What the ledger says."""
 
     def __init__(self) -> None:
         self.sums: dict[Pair, Sums] = {}
         self.applied: dict[int, EventId] = {}
-        self.last: dict[int, EventId] = {}
-        self.away: set[int] = set()
-        self.now_s = 0.0
+        self.asked = 0
 
     async def of(self, wanted: Collection[Any]) -> Mapping[Any, Any]:
         """Checkpoints of partitions, or sums of pairs."""
+        self.asked += bool(wanted)
         found: dict[Any, Any] = {}
         for each in wanted:
             if isinstance(each, Pair):
@@ -42,30 +40,24 @@ class Ledger:
                 found[each] = Checkpoint(self.applied.get(each, BEFORE_ALL), "")
         return found
 
-    async def head(self, partition: int) -> PartitionHead:
-        if partition in self.away:
-            raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{partition}")
-        last = self.last.get(partition, BEFORE_ALL)
-        return PartitionHead(
-            is_open=True,
-            reason="",
-            generation=last.generation,
-            number=last.number,
-            partitions=3,
-            streams=[StreamState(last, None, is_behind=False)],
-        )
+
+class Bench:
+    """One worker, which serves the receiver and the third shard, and a clock."""
+
+    def __init__(self) -> None:
+        self.ledger, self.now_s = Ledger(), 0.0
+        self.share = Share(WorkerMetrics(CollectorRegistry()), trim_lag_s=60, partitions=3)
+        self.share.lease(frozenset({RECEIVER, OTHER}), float("inf"))
+        both = cast(Any, self.ledger)
+        self._causality = Causality(self.share, both, both, clock=lambda: self.now_s)
+
+    async def ordered(self, *chunks: Chunk) -> list[Chunk]:
+        return await self._causality.ordered(chunks)
 
 
 @pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
-@pytest.fixture
-def causality(ledger: Ledger) -> Causality:
-    share = Share(WorkerMetrics(CollectorRegistry()), trim_lag_s=60, partitions=3)
-    both = cast(Any, ledger)
-    return Causality(share, both, both, both, clock=lambda: ledger.now_s)
+def bench() -> Bench:
+    return Bench()
 
 
 def chunk(partition: int, *entries: Entry) -> Chunk:
@@ -84,95 +76,133 @@ def said(chunks: Sequence[Chunk]) -> list[tuple[int, str]]:
     ]
 
 
-async def test_without_puts_everything_stays_as_it_was(causality: Causality) -> None:
+def put_of(units: int, after: EventId, *, transfer: int = 1) -> Chunk:
+    """At the receiver, by a take of the donor."""
+    stream = FakeStream(RECEIVER)
+    return chunk(RECEIVER, stream.put(PRODUCT, units, peer=DONOR, transfer=transfer, after=after))
+
+
+async def test_without_transfers_everything_stays_as_it_was_and_nobody_is_asked(
+    bench: Bench,
+) -> None:
     stream = FakeStream(DONOR)
-    chunks = [chunk(DONOR, stream.load(PRODUCT, 9), stream.take(PRODUCT, 4, peer=1, transfer=1))]
-    assert await causality.ordered(chunks) == chunks
+    entries = (stream.load(PRODUCT, 9), stream.take(PRODUCT, 4, peer=RECEIVER, transfer=1))
+    chunks = [chunk(DONOR, *entries)]
+    assert await bench.ordered(*chunks) == chunks
+    assert bench.ledger.asked == 0
 
 
-async def test_a_chain_of_transfers_is_brought_into_its_order(causality: Causality) -> None:
+async def test_chains_of_transfers_are_brought_into_their_order(bench: Bench) -> None:
     first, second, third = (FakeStream(each) for each in (DONOR, RECEIVER, OTHER))
     loaded = first.load(PRODUCT, 9)
+    taken = first.take(PRODUCT, 5, peer=RECEIVER, transfer=1)
+    put = second.put(PRODUCT, 5, peer=DONOR, transfer=1, after=taken.id)
+    on = second.take(PRODUCT, 4, peer=OTHER, transfer=1)
+    joins = third.layout(PRODUCT, 2, joins=True)
     chunks = [
-        chunk(
-            OTHER,
-            third.layout(PRODUCT, 2, joins=True),
-            third.put(PRODUCT, 4, peer=RECEIVER, transfer=1),
-        ),
-        chunk(
-            RECEIVER,
-            second.put(PRODUCT, 5, peer=DONOR, transfer=1),
-            second.take(PRODUCT, 4, peer=OTHER, transfer=1),
-        ),
-        chunk(DONOR, loaded, first.take(PRODUCT, 5, peer=RECEIVER, transfer=1)),
+        chunk(OTHER, joins, third.put(PRODUCT, 4, peer=RECEIVER, transfer=1, after=on.id)),
+        chunk(RECEIVER, put, on),
+        chunk(DONOR, loaded, taken, first.ack(PRODUCT, peer=RECEIVER, transfer=1, after=put.id)),
     ]
-    ordered = await causality.ordered(chunks)
-    assert said(ordered) == [
-        (OTHER, "layout"),
-        (DONOR, "load"),
-        (DONOR, "take"),
-        (RECEIVER, "put"),
-        (RECEIVER, "take"),
-        (OTHER, "put"),
-    ]
+    found = await bench.ordered(*chunks)
+    steps = said(found)
+    assert sorted(steps) == sorted(said(chunks))
+    for before, after in [
+        ((DONOR, "take"), (RECEIVER, "put")),
+        ((RECEIVER, "put"), (RECEIVER, "take")),
+        ((RECEIVER, "take"), (OTHER, "put")),
+        ((RECEIVER, "put"), (DONOR, "ack")),
+    ]:
+        assert steps.index(before) < steps.index(after)
     for rows in (1, 2, 3, 100):
-        for batch in cut(ordered, rows):
+        for batch in cut(found, rows):
             merge(batch)
             assert len({each.partition for each in batch}) == len(batch)
-    whole = {each.partition: each for batch in cut(ordered, 100) for each in batch}
+    whole = {each.partition: each for batch in cut(found, 100) for each in batch}
     assert {each.partition: each for each in chunks} == whole
 
 
-async def test_a_put_waits_for_a_take_that_comes_in_the_next_round(
-    causality: Causality, ledger: Ledger
-) -> None:
-    receiver = FakeStream(RECEIVER)
-    put = chunk(
-        RECEIVER,
-        receiver.layout(PRODUCT, 2, joins=True),
-        receiver.put(PRODUCT, 5, peer=DONOR, transfer=1),
-        receiver.mark(PRODUCT),
-    )
-    ledger.last[DONOR] = EventId(1, 8)
-    assert said(await causality.ordered([put])) == [(RECEIVER, "layout")]
-    ledger.sums[PAIR] = Sums(5, 0, is_doubtful=False)
-    rest = Chunk(RECEIVER, EventId(1, 1), put.deliveries[1:])
-    ordered = await causality.ordered([rest])
-    assert said(ordered) == [(RECEIVER, "put"), (RECEIVER, "mark")]
-    assert not any(each.came_twice for piece in ordered for each in piece.deliveries)
+async def test_a_put_waits_until_the_other_workers_ledger_has_its_take(bench: Bench) -> None:
+    put = put_of(5, EventId(3, 8))
+    bench.ledger.applied[DONOR] = EventId(3, 7)
+    assert await bench.ordered(put) == []
+    bench.ledger.applied[DONOR] = EventId(3, 8)
+    assert await bench.ordered(put) == [put]
 
 
 @pytest.mark.parametrize(
-    ("given", "doubtful", "came_twice"), [(0, False, 5), (3, False, 2), (0, True, 0)]
+    ("sums", "twice"),
+    [
+        (Sums(0, 0, is_doubtful=False), 5),
+        (Sums(9, 6, is_doubtful=False), 2),
+        (Sums(9, 4, is_doubtful=False), 0),
+        (Sums(0, 9, is_doubtful=False), 5),
+        (Sums(0, 0, is_doubtful=True), 0),
+    ],
 )
-async def test_a_take_that_the_donors_stream_does_not_have_is_lost(
-    causality: Causality, ledger: Ledger, given: int, doubtful: bool, came_twice: int
+async def test_a_take_that_the_donor_was_opened_without_is_lost_as_far_as_units_tell(
+    bench: Bench, sums: Sums, twice: int
 ) -> None:
-    """But for a donor of which an event is set aside: that may be the take."""
-    receiver = FakeStream(RECEIVER)
-    put = chunk(RECEIVER, receiver.put(PRODUCT, 5, peer=DONOR, transfer=1))
-    ledger.last[DONOR] = EventId(1, 8)
-    ledger.sums[PAIR] = Sums(given, 0, is_doubtful=doubtful)
-    for applied in (EventId(1, 7), EventId(1, 7), EventId(1, 8)):
-        assert await causality.ordered([put]) == []
-        ledger.applied[DONOR] = applied
-    if doubtful:
-        ledger.now_s += PATIENCE_S
-    (piece,) = await causality.ordered([put])
-    assert [each.came_twice for each in piece.deliveries] == [came_twice]
+    """But for shards of which an event is set aside: that may be the take."""
+    bench.ledger.applied[DONOR], bench.ledger.sums[PAIR] = EventId(4, 2), sums
+    (piece,) = await bench.ordered(put_of(5, EventId(3, 8), transfer=7))
+    assert [each.came_twice for each in piece.deliveries] == [twice]
     forgone = merge([piece]).forgone
-    assert [opening.units for opening in forgone.values()] == [came_twice] * bool(came_twice)
+    key = TransferKey(PRODUCT, DONOR, RECEIVER, 7)
+    assert {key: opening.units for key, opening in forgone.items()} == (
+        {key: twice} if twice else {}
+    )
 
 
-async def test_a_donor_that_is_away_is_not_waited_for_for_ever(
-    causality: Causality, ledger: Ledger
+@pytest.mark.parametrize(("arrived", "short"), [(0, 5), (5, 0)])
+async def test_a_put_that_the_receiver_was_opened_without_is_lost_as_far_as_units_tell(
+    bench: Bench, arrived: int, short: int
 ) -> None:
-    receiver = FakeStream(RECEIVER)
-    put = chunk(RECEIVER, receiver.put(PRODUCT, 5, peer=DONOR, transfer=1))
-    ledger.away = {DONOR}
-    assert await causality.ordered([put]) == []
-    ledger.now_s += PATIENCE_S / 2
-    assert await causality.ordered([put]) == []
-    ledger.now_s += PATIENCE_S / 2
-    (piece,) = await causality.ordered([put])
-    assert [each.came_twice for each in piece.deliveries] == [0]
+    donor = FakeStream(DONOR)
+    donor.load(PRODUCT, 9)
+    ack = donor.ack(PRODUCT, peer=RECEIVER, transfer=1, after=EventId(3, 8))
+    bench.share.advance(RECEIVER, Checkpoint(EventId(4, 2), ""))
+    bench.ledger.sums[PAIR] = Sums(5, arrived, is_doubtful=False)
+    (piece,) = await bench.ordered(chunk(DONOR, ack))
+    assert [each.came_short for each in piece.deliveries] == [short]
+    assert sum(each.units for each in merge([piece]).regained.values()) == short
+
+
+async def test_two_lost_takes_of_a_pair_are_each_given_up_once(bench: Bench) -> None:
+    bench.ledger.applied[DONOR] = EventId(4, 2)
+    bench.ledger.sums[PAIR] = Sums(0, 0, is_doubtful=False)
+    stream = FakeStream(RECEIVER)
+    puts = [
+        stream.put(PRODUCT, units, peer=DONOR, transfer=units, after=EventId(3, 8))
+        for units in (2, 3)
+    ]
+    (piece,) = await bench.ordered(chunk(RECEIVER, *puts))
+    assert [each.came_twice for each in piece.deliveries] == [2, 3]
+
+
+async def test_a_partition_of_which_nothing_comes_is_not_waited_for_for_ever(
+    bench: Bench,
+) -> None:
+    """All that waits for it passes then, and not one after the other; what comes of it counts anew."""
+    stream = FakeStream(RECEIVER)
+    puts = [
+        stream.put(PRODUCT, 1, peer=DONOR, transfer=number, after=EventId(3, 8))
+        for number in (1, 2, 3)
+    ]
+    waiting = chunk(RECEIVER, *puts)
+    assert await bench.ordered(waiting) == []
+    bench.now_s += PATIENCE_S / 2
+    bench.ledger.applied[DONOR] = EventId(3, 1)
+    assert await bench.ordered(waiting) == []
+    bench.now_s += PATIENCE_S / 2
+    assert await bench.ordered(waiting) == []
+    bench.now_s += PATIENCE_S / 2
+    (piece,) = await bench.ordered(waiting)
+    assert [each.came_twice for each in piece.deliveries] == [0, 0, 0]
+
+
+async def test_what_makes_up_for_a_lost_step_waits_for_nobody(bench: Bench) -> None:
+    stream = FakeStream(RECEIVER)
+    entry = stream.put(PRODUCT, 5, peer=DONOR, transfer=1, after=EventId(9, 9))
+    again = Entry(entry.id, (*entry.fields, b"regained", b"1"))
+    assert said(await bench.ordered(chunk(RECEIVER, again))) == [(RECEIVER, "put")]

@@ -20,6 +20,7 @@ from ledger.batch import (
 )
 from ledger.literals import journal_rows
 from ledger.merge import Chunk, cut, merge, received
+from ledger.outbox import OutboxKind
 from ledger.products import JournalKind
 from ledger.service_events import Notice, ServiceEventKind
 from sharding.events import BEFORE_ALL, EventId, Kind
@@ -291,7 +292,7 @@ def test_a_transfer_leaves_a_trace_only_where_it_crosses_batches() -> None:
     position = stream.position
     ends = [stream.ack(11, peer=5, transfer=1), stream.take(11, 1, peer=5, transfer=2)]
     batch = merge([chunk_of(3, position, ends)])
-    assert batch.ended == [TransferKey(11, 3, 5, 1)]
+    assert batch.ended == [(OutboxKind.TRANSFER, TransferKey(11, 3, 5, 1))]
     assert batch.opened == {TransferKey(11, 3, 5, 2): Opening(1, 1, ends[1].id)}
 
 

@@ -187,7 +187,7 @@ class Bench:
             self.share,
             partitions,
             checkpoints,
-            Causality(self.share, partitions, checkpoints, TransferSums(database)),
+            Causality(self.share, checkpoints, TransferSums(database)),
             applier,
             settings,
             metrics,

@@ -19,7 +19,8 @@
 --   transfers_from          numbers of takes are above this one, since some may have been used that the ledger, from
 --                           which the shard was restored, did not know of; missing: 0
 --   in:<partition>          number of the last put from that donor
---   forgone:<partition>     number of the last lost take for that receiver whose units were given up here
+--   forgone:<partition>:<number>   1: the units of that take for that receiver, which was lost, were given up here
+--   regained:<partition>:<number>  1: those of that put from that donor, which was lost, have arrived here once more
 --   visited                 1: it took requests whose home was away
 --   released                units of the buffer that came in here in this epoch; 0 or missing: none. At the
 --                           product's first shard only
@@ -91,6 +92,11 @@ local function has_open_transfers(key)
     if string.sub(fields[i], 1, 4) == "out:" and not string.find(fields[i + 1], ":0$") then return true end
   end
   return false
+end
+
+-- Whether an epoch is over for a shard.
+local function is_past(stock, epoch)
+  return stock.epoch > epoch or (stock.epoch == epoch and stock.state == "closed")
 end
 
 -- Whether a shard of an earlier epoch may begin a new one: it was closed, or it never came to serve in its
