@@ -7,8 +7,8 @@ import structlog
 
 from ledger.errors import LedgerError
 from ledger.layouts import ChangeState, LayoutChange, Layouts, OpenChange
-from sharding.errors import LayoutPassedError, StockError
-from sharding.outcomes import State
+from sharding.errors import LayoutPassedError, StockError, StockUnavailableError
+from sharding.outcomes import Reason, State
 from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
 from worker.share import Share
@@ -126,7 +126,14 @@ class Reshaper:
         if not found.is_known and not await self._is_in_force(change):
             await self._mark(change, ChangeState.ROLLED_BACK)
             return
-        if await self._stock.drain_retired(change.product_id) and found.is_known:
+        try:
+            is_empty = await self._stock.drain_retired(change.product_id)
+        except StockUnavailableError as error:
+            if error.reason is Reason.SHARD_CORRUPT:
+                # It was lost, and restored before the ledger had heard of the layout.
+                await self._is_in_force(change)
+            raise
+        if is_empty and found.is_known:
             await self._mark(change, ChangeState.DONE)
 
     async def _mark(self, change: LayoutChange, state: ChangeState) -> None:

@@ -33,7 +33,7 @@ LIKELY_SEEDS = (6, 23, 53)
 """They used every script, with the fewest calls, when this was written; it only saves time."""
 SEEDS_MAX = 400
 UNPLAYED = frozenset(("forgo", "regain"))
-"""Work of the outbox that comes of how streams are drained, which the simulation's ledger does at once."""
+"""Work that comes of how streams are drained, which the simulation does at once."""
 TIMES = re.compile(rb"\b1[0-9]{12}\b")
 """Milliseconds since 1970."""
 IDENTITY = re.compile(rb"\b[0-9a-f]{40}\b")
