@@ -258,9 +258,14 @@ class _Told:
         self._shards = Shards(cluster, product_id, listing.layout, earlier=listing.earlier)
 
     async def everywhere(self) -> None:
-        """StockUnavailableError if a shard of the layout could not be told."""
+        """StockUnavailableError if a shard of the layout could not be told.
+
+        Those that left are told as well: one that was restored may have forgotten that it did, and
+        would keep its units.
+        """
         freeze = await self._latest_freeze()
         await together(self._tell(partition, freeze) for partition in self._shards.partitions)
+        await together(self._retire(partition) for partition in self._shards.retired)
         copies = self._shards.partitions[1:] + self._shards.retired
         await together(self._inform(partition) for partition in copies)
 
@@ -286,6 +291,15 @@ class _Told:
         )
         if word != "done":
             raise LayoutPassedError(f"p{partition:02d} answers {word} to {self._listing.layout}")
+
+    async def _retire(self, partition: int) -> None:
+        """Have a shard serve nobody; one that is closed, or knows a later layout, does not."""
+        await self._shards.tell(
+            partition,
+            epoch=self._listing.epoch,
+            version=self._listing.layout.version,
+            serves=False,
+        )
 
     async def _inform(self, partition: int) -> None:
         """A copy that cannot be written now only sends servers that lost the base to an older layout."""

@@ -1,14 +1,15 @@
 """The loop that brings changes of shard counts about, step by step, whatever breaks in between."""
 
 import asyncio
+from math import inf
 from typing import NamedTuple
 
 import structlog
 
 from ledger.errors import LedgerError
 from ledger.layouts import ChangeState, LayoutChange, Layouts, OpenChange
-from sharding.errors import LayoutPassedError, StockError, StockUnavailableError
-from sharding.outcomes import Reason, State
+from sharding.errors import LayoutPassedError, StockError
+from sharding.outcomes import State
 from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
 from worker.share import Share
@@ -19,6 +20,8 @@ AT_ONCE_MAX = 16
 """Products whose layouts one worker changes at the same time."""
 PINS_EVERY_S = 5.0
 PIN_PAUSE_S = 30
+TOLD_AGAIN_S = 5.0
+"""After so long shards that left and keep their units are told once more that they did."""
 """After so long a change to an operator's count that was rolled back is wanted again."""
 PASSED_MAX = 20
 """So often a product may say that a change comes too late before the change is given up. A change that
@@ -54,6 +57,8 @@ class Reshaper:
         self._busy: set[int] = set()
         self._pins_due_s = 0.0
         self._stuck: dict[tuple[int, int], _Stuck] = {}
+        self._told_s: dict[tuple[int, int], float] = {}
+        """When the shards of a change were last told of it."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; what is under way then is finished as far as it goes."""
@@ -74,6 +79,7 @@ class Reshaper:
         self._metrics.layout_changes_open.set(len(found))
         keys = {_key(each.change) for each in found}
         self._stuck = {key: stuck for key, stuck in self._stuck.items() if key in keys}
+        self._told_s = {key: told_s for key, told_s in self._told_s.items() if key in keys}
         # Those that are stuck come last, or there would be no room for the others.
         for each in sorted(_one_a_product(found), key=self._is_stuck):
             product_id = each.change.product_id
@@ -115,6 +121,7 @@ class Reshaper:
         await self._mark(change, state)
 
     async def _is_in_force(self, change: LayoutChange) -> bool:
+        self._told_s[_key(change)] = asyncio.get_running_loop().time()
         return await self._stock.change_layout(
             change.product_id, version=change.version, shards=change.shards, cause=change.cause
         )
@@ -123,18 +130,23 @@ class Reshaper:
         """Done is only what the ledger has heard of: a base that is restored before knows nothing of it,
         and does it once more."""
         change = found.change
-        if not found.is_known and not await self._is_in_force(change):
+        if not await self._is_still_in_force(found):
             await self._mark(change, ChangeState.ROLLED_BACK)
-            return
-        try:
-            is_empty = await self._stock.drain_retired(change.product_id)
-        except StockUnavailableError as error:
-            if error.reason is Reason.SHARD_CORRUPT:
-                # It was lost, and restored before the ledger had heard of the layout.
-                await self._is_in_force(change)
-            raise
-        if is_empty and found.is_known:
+        elif await self._stock.drain_retired(change.product_id) and found.is_known:
             await self._mark(change, ChangeState.DONE)
+
+    async def _is_still_in_force(self, found: OpenChange) -> bool:
+        """Told to all shards now and then: one that was lost, and restored before the ledger had heard
+        of the layout, knows nothing of it."""
+        told_s = self._told_s.get(_key(found.change), -inf)
+        if found.is_known and asyncio.get_running_loop().time() < told_s + TOLD_AGAIN_S:
+            return True
+        try:
+            return await self._is_in_force(found.change)
+        except LayoutPassedError:
+            if not found.is_known:
+                raise
+            return True  # the later one's own change tells them
 
     async def _mark(self, change: LayoutChange, state: ChangeState) -> None:
         if not await self._layouts.mark(change.product_id, change.version, state):

@@ -318,3 +318,24 @@ async def test_a_late_decision_for_a_change_that_is_not_prepared_any_more_change
     assert after is not None
     assert (after.layout, after.earlier) == (Layout(3, 6), (3,))
     assert outcomes(await stock.deduct(requests_for(product, "a", 5))) == SOLD
+
+
+async def test_a_shard_that_has_forgotten_that_it_left_gives_its_units_to_the_others(
+    cluster: Cluster, stock: Stock, load: LoadProduct
+) -> None:
+    """It was restored by a ledger that had not heard of the change."""
+    product = await load(*split_evenly(90, 3))
+    assert await stock.change_layout(product, version=2, shards=1, cause="operator")
+    assert await stock.drain_retired(product)
+    found = await stock._catalogue.find(product)
+    assert found is not None
+    left = found.shards.retired[0]
+    shard = keys.stock(cluster.tags[left], product)
+    back = ("HSET", shard, "serves", "1", "layout", "1", "available", "5", "loaded", "35")
+    await cluster.command(left, *back, lane=LaneKind.MOVE)
+    assert not await stock.drain_retired(product)
+    assert await stock.change_layout(product, version=2, shards=1, cause="operator")
+    assert await stock.drain_retired(product)
+    seen = await stock.read(product)
+    assert seen is not None
+    assert [shard.available for shard in seen.shards] == [95, 0, 0]

@@ -188,15 +188,20 @@ async def test_a_change_of_which_the_ledger_has_not_heard_is_not_done(bench: Ben
         await bench.reaches(product_id, version, ChangeState.DONE)
 
 
-async def test_a_shard_that_is_not_there_is_told_of_the_layout_once_more(bench: Bench) -> None:
-    """It was lost, and restored before the ledger had heard of the layout."""
+async def test_shards_that_keep_their_units_are_told_of_the_layout_once_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As is one that is not there: both were restored before the ledger had heard of the layout."""
+    monkeypatch.setattr(loop, "TOLD_AGAIN_S", 0.1)
     product_id = await bench.on_sale()
     version = await bench.want(product_id, 12)
-    bench.stock.drains = [StockUnavailableError(Reason.SHARD_CORRUPT, "its key is gone")]
+    corrupt = StockUnavailableError(Reason.SHARD_CORRUPT, "its key is gone")
+    bench.stock.drains = [False, corrupt, False]
     async with running(bench.reshaper.run):
         await bench.reaches(product_id, version, ChangeState.DONE)
     told, drain = (product_id, version, 12, "operator"), (product_id, "drain")
-    assert bench.stock.calls == [told, drain, told, drain]
+    assert bench.stock.calls.count(told) >= 4
+    assert bench.stock.calls[-1] == drain
 
 
 async def test_a_change_that_its_base_has_forgotten_and_cannot_make_is_rolled_back(
