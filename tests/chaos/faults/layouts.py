@@ -13,15 +13,18 @@ from tests.chaos.stack import DEADLINE_S
 
 PRODUCTS, UNITS, PIECE = 8, 3_000, 100
 SHARDS_BEFORE, SHARDS_AFTER = (3, 6, 12), (1, 2, 4, 8, 16, 48)
-STRUCK_WITHIN_S = 0.35
-"""In which a change of the shard count, and the units that it moves, are under way."""
+BEGUN_WITHIN_S, STRUCK_WITHIN_S = 0.2, 0.35
+"""So changes of the shard count, and the units that they move, are at all of their steps."""
+ROUNDS = 3
 WHOLE_WITHIN_S = 30.0
 
 
-@fault("F15-layout", "all masters, and then one, emptied while products change their shards")
+@fault("F15-layout", "all masters, or one, emptied while products change their shards")
 async def emptied_while_shards_change(scene: Scene) -> None:
-    await _strike(scene, await scene.stage.masters())
-    await _strike(scene, [await scene.stage.a_master()])
+    for _ in range(ROUNDS):
+        await _strike(scene, await scene.stage.masters())
+    for _ in range(ROUNDS):
+        await _strike(scene, [await scene.stage.a_master()])
 
 
 async def _strike(scene: Scene, victims: Collection[RedisNode]) -> None:
@@ -46,6 +49,7 @@ async def _strike(scene: Scene, victims: Collection[RedisNode]) -> None:
 
 async def _change(scene: Scene, product_id: int, shards: int) -> None:
     """What does not come about by that is brought about by the workers."""
+    await asyncio.sleep(scene.choice.uniform(0, BEGUN_WITHIN_S))
     with suppress(InventoryError):
         await scene.stage.shop.caller.set_shards(product_id, shards, deadline_s=DEADLINE_S)
 
