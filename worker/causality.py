@@ -9,6 +9,7 @@ the two shards tell. Those whose take is lost are where they were taken as well,
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ from worker.share import Share
 PATIENCE_S = 10.0
 """So long nothing may come of a partition that others' entries wait for; then they are applied as they
 are, because all behind them wait, too."""
+
+
+WATCHED_MAX = 10_000
 
 
 class Step(NamedTuple):
@@ -56,6 +60,7 @@ class Causality:
         self._sums = sums
         self._clock = clock
         self._stalled: dict[int, _Stalled] = {}
+        self._watched: set[Pair] = set()
 
     async def ordered(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """The same entries so that none comes before what it depends on, less those that have to wait.
@@ -63,7 +68,7 @@ class Causality:
         A partition may have several chunks, each of which goes on where the one before it ended.
         """
         applied = {each: known.id for each, known in self._share.applied.items()}
-        order = Order(chunks, applied)
+        order = Order(chunks, applied, self._watched)
         waiting = order.advance()
         elsewhere = {each.awaited for each in waiting} - applied.keys()
         order.place(
@@ -71,11 +76,19 @@ class Causality:
         )
         self._give_up_on({each.awaited for each in waiting}, order)
         while waiting := order.advance():
-            pairs = {each.pair for each in waiting if order.is_in_doubt(each)}
+            pairs = {each.pair for each in waiting if order.is_to_be_judged(each)}
             if not pairs:
                 break
             order.learn(await self._sums.of(pairs))
+            self._watch(pairs)
         return order.pieces
+
+    def _watch(self, pairs: Collection[Pair]) -> None:
+        """Judge whatever units these give from now on: those of a later transfer may have stood for what
+        was lost, and lack then themselves."""
+        if len(self._watched) >= WATCHED_MAX:
+            self._watched.clear()
+        self._watched.update(pairs)
 
     def _give_up_on(self, awaited: Collection[int], order: "Order") -> None:
         """Let pass what waits for partitions of which nothing has come for long."""
@@ -94,8 +107,14 @@ class Causality:
 class Order:
     """One attempt to bring chunks into an order. Pure."""
 
-    def __init__(self, chunks: Sequence[Chunk], applied: Mapping[int, EventId]) -> None:
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        applied: Mapping[int, EventId],
+        watched: AbstractSet[Pair] = frozenset(),
+    ) -> None:
         self._chunks = chunks
+        self._watched = watched
         self._done = [0] * len(chunks)
         """How many entries of each are in the order."""
         self.positions = {**applied, **{chunk.partition: chunk.start for chunk in chunks}}
@@ -118,6 +137,11 @@ class Order:
     def is_in_doubt(self, step: Step) -> bool:
         """Whether the step before it may be lost: another opening of its partition is reached."""
         return self._position(step).generation > step.after.generation > 0
+
+    def is_to_be_judged(self, step: Step) -> bool:
+        """Whether the units that were moved between the two shards are to be compared."""
+        is_there = self._position(step) >= step.after
+        return is_there and (self.is_in_doubt(step) or step.pair in self._watched)
 
     def advance(self) -> list[Step]:
         """As far as it goes; returns the steps that wait."""
@@ -150,7 +174,7 @@ class Order:
             return False
         if self._position(step) < step.after:
             return True
-        return self.is_in_doubt(step) and step.pair not in self._sums
+        return self.is_to_be_judged(step) and step.pair not in self._sums
 
     def _position(self, step: Step) -> EventId:
         return self.positions.get(step.awaited, BEFORE_ALL)
@@ -178,10 +202,10 @@ class Order:
 
     def _excess(self, step: Step, units: int) -> int:
         """Of units that arrive, those that were not given by all that is known; below zero: units that
-        were given and have not arrived. 0 unless the step before is in doubt. Where an event of one of
+        were given and have not arrived. 0 where nothing is in doubt. Where an event of one of
         the shards is set aside, that may be it."""
         sums = self._sums.get(step.pair)
-        if sums is None or sums.is_doubtful or not self.is_in_doubt(step):
+        if sums is None or sums.is_doubtful or not self.is_to_be_judged(step):
             return 0
         given = sums.given - sums.arrived + self._balance.get(step.pair, 0)
         return min(units, max(0, units - given)) if step.is_put else min(0, -given)

@@ -206,3 +206,19 @@ async def test_what_makes_up_for_a_lost_step_waits_for_nobody(bench: Bench) -> N
     entry = stream.put(PRODUCT, 5, peer=DONOR, transfer=1, after=EventId(9, 9))
     again = Entry(entry.id, (*entry.fields, b"regained", b"1"))
     assert said(await bench.ordered(chunk(RECEIVER, again))) == [(RECEIVER, "put")]
+
+
+async def test_units_of_a_later_transfer_that_stood_for_lost_ones_lack_then_themselves(
+    bench: Bench,
+) -> None:
+    """The donor was restored with what it had given, and has given it again before the late put came."""
+    bench.ledger.applied[DONOR] = EventId(4, 9)
+    bench.ledger.sums[PAIR] = Sums(5, 0, is_doubtful=False)
+    stream = FakeStream(RECEIVER)
+    late = stream.put(PRODUCT, 5, peer=DONOR, transfer=1, after=EventId(3, 8))
+    again = stream.put(PRODUCT, 5, peer=DONOR, transfer=4_000_001, after=EventId(4, 9))
+    (piece,) = await bench.ordered(chunk(RECEIVER, late))
+    assert [each.came_twice for each in piece.deliveries] == [0]
+    bench.ledger.sums[PAIR] = Sums(5, 5, is_doubtful=False)
+    (piece,) = await bench.ordered(chunk(RECEIVER, again))
+    assert [each.came_twice for each in piece.deliveries] == [5]
