@@ -249,9 +249,9 @@ class LedgerBatch:
     opened: dict[TransferKey, Opening] = field(default_factory=dict)
     """Transfers that were begun and not ended."""
     forgone: dict[TransferKey, Opening] = field(default_factory=dict)
-    """Transfers that were ended, and whose begin is lost."""
+    """Units that arrived and whose take is lost, by the put that shows it."""
     regained: dict[TransferKey, Opening] = field(default_factory=dict)
-    """Transfers that were acknowledged, and whose put is lost."""
+    """Units that were acknowledged and whose put is lost, by the ack that shows it."""
     ended: list[tuple[OutboxKind, TransferKey]] = field(default_factory=list)
     """Work that was noted before the batch, and is done by it."""
     held: dict[HoldKey, Hold] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Ends transfers that whoever began them has left open, or of which the donor has forgotten its part.
+"""Ends transfers that whoever began them has left open, or of which one side has forgotten its part.
 
 The ledger notes a transfer when it applies its take and forgets it with its ack, so the note outlives
 workers, and one that ends in time is never looked at.
@@ -13,7 +13,7 @@ from worker.metrics import WorkerMetrics
 
 STUCK_AFTER_S = 10
 TOLD_WITHIN_S = 1.0
-"""In which the ledger hears of what was given up, as a rule."""
+"""In which the ledger hears of what was made up for, as a rule."""
 
 
 class Transfers:
