@@ -104,8 +104,7 @@ class AuditReading:
 
     @property
     def balanced(self) -> bool:
-        """Of transfers the ledger hears the beginning first: more can have left than has arrived, and
-        not less."""
+        """Not where more units have arrived at shards than left others: they are at two places."""
         is_sound = self.ledger.in_transit >= 0 or self.status is not State.OPEN
         return is_sound and not (self.drifts or self.ledger.difference or self.live.difference)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ledger.outbox import OutboxKind
 from ledger.products import JournalKind
 from ledger.service_events import Notice
 from sharding.events import BEFORE_ALL, Counts, EventId, Repair, Sale
@@ -143,21 +142,19 @@ class Repaired(NamedTuple):
     available_after: int
 
 
-class TransferKey(NamedTuple):
-    """One transfer between two shards; `number` is never used again between the two."""
+class Pair(NamedTuple):
+    """Two shards of a product, of which one gives the other units; by partitions."""
 
     product_id: int
     donor: int
     receiver: int
-    number: int
 
 
-class Opening(NamedTuple):
-    """What a take said of its transfer, or a put of one whose take was lost."""
+class Moved(NamedTuple):
+    """All units that one of a pair has given the other in an epoch."""
 
     epoch: int
     units: int
-    event_id: EventId
 
 
 class HoldKey(NamedTuple):
@@ -189,13 +186,12 @@ class TransferSide(NamedTuple):
 
 
 class TransferNote(NamedTuple):
-    """The last transfer that a side knows of, its units while they have not arrived, and the units of
-    all its transfers of an epoch."""
+    """Units that a side has given, or that have come to it, in an epoch; of those that it has given,
+    what it knows to have arrived."""
 
-    number: int = 0
-    open_units: int = 0
     epoch: int = 0
     moved: int = 0
+    arrived: int = 0
 
 
 class Refusal(NamedTuple):
@@ -246,14 +242,10 @@ class LedgerBatch:
     letters: list[Letter] = field(default_factory=list)
     seconds: list[SecondEffect] = field(default_factory=list)
     undone: list[Undone] = field(default_factory=list)
-    opened: dict[TransferKey, Opening] = field(default_factory=dict)
-    """Transfers that were begun and not ended."""
-    forgone: dict[TransferKey, Opening] = field(default_factory=dict)
-    """Units that arrived and whose take is lost, by the put that shows it."""
-    regained: dict[TransferKey, Opening] = field(default_factory=dict)
-    """Units that were acknowledged and whose put is lost, by the ack that shows it."""
-    ended: list[tuple[OutboxKind, TransferKey]] = field(default_factory=list)
-    """Work that was noted before the batch, and is done by it."""
+    opened: dict[Pair, Moved] = field(default_factory=dict)
+    """What is not known to have arrived after the batch."""
+    ended: dict[Pair, Moved] = field(default_factory=dict)
+    """What was not known to have arrived before the batch, and is after it."""
     held: dict[HoldKey, Hold] = field(default_factory=dict)
     """Holds that were begun and not ended."""
     freed: list[HoldKey] = field(default_factory=list)

@@ -89,10 +89,6 @@ class Journal:
         for letter in batch.letters:
             self._metrics.dead_letters.labels(letter.reason_class).inc()
         self._metrics.second_effects.inc(len(batch.seconds))
-        for lost, opening in batch.forgone.items():
-            log.error("a transfer's take is lost", **lost._asdict(), units=opening.units)
-        for lost, opening in batch.regained.items():
-            log.error("a transfer's put is lost", **lost._asdict(), units=opening.units)
         for drift in found.drifts:
             self._tell_drift(drift)
         for undone in found.unasked:
@@ -222,16 +218,15 @@ async def _change_holds(transaction: Transaction, batch: LedgerBatch) -> None:
 async def _change_outbox(transaction: Transaction, batch: LedgerBatch) -> list[Undone]:
     """Note what is to be done and what has been; returns what nobody had asked for."""
     rows = [literals.undo_row(second) for second in batch.seconds]
-    rows += [literals.transfer_row(*opened) for opened in batch.opened.items()]
-    rows += [literals.forgo_row(*forgone) for forgone in batch.forgone.items()]
-    rows += [literals.regain_row(*regained) for regained in batch.regained.items()]
     await _insert_rows(transaction, "outbox_insert", (row.encode() for row in rows))
     for second in batch.seconds:
         await _mark_first(transaction, second)
-    for start in range(0, len(batch.ended), UNION_ROWS_MAX):
-        piece = batch.ended[start : start + UNION_ROWS_MAX]
-        ended = [literals.transfer_end_row(*each).encode() for each in piece]
-        await transaction.bulk(with_rows("transfer_end", ended, UNION))
+    ended = [literals.transfer_end_row(*each) for each in sorted(batch.ended.items())]
+    for start in range(0, len(ended), UNION_ROWS_MAX):
+        piece = ended[start : start + UNION_ROWS_MAX]
+        await transaction.bulk(with_rows("transfer_end", piece, UNION))
+    opened = (literals.transfer_row(*each) for each in sorted(batch.opened.items()))
+    await _insert_rows(transaction, "transfer_open", opened)
     notes = (literals.transfer_note_row(*note) for note in sorted(batch.transfers.items()))
     await _insert_rows(transaction, "transfer_note", notes)
     for undone in batch.undone:

@@ -8,13 +8,13 @@ from ledger.batch import (
     HoldKey,
     Letter,
     Move,
-    Opening,
+    Moved,
+    Pair,
     ProductChange,
     Refusal,
     SecondEffect,
     ShardChange,
     ShardKey,
-    TransferKey,
     TransferNote,
     TransferSide,
 )
@@ -104,47 +104,24 @@ def mend_row(product_id: int, partition: int, epoch: int, opened: EventId) -> st
     )
 
 
-def transfer_row(key: TransferKey, opening: Opening) -> str:
-    """One row in the columns of outbox_insert.sql, due after a moment."""
-    generation, number = opening.event_id
+def transfer_row(pair: Pair, given: Moved) -> bytes:
+    """One row in the columns of transfer_open.sql, due after a moment."""
+    product_id, donor, receiver = pair
     return (
-        f"('{OutboxKind.TRANSFER.value}',{key.product_id},{key.donor},{opening.epoch},"
-        f"{generation},{number},'',{key.receiver},{key.number},{opening.units},"
+        f"('{OutboxKind.TRANSFER.value}',{product_id},{donor},'{receiver}',{receiver},"
+        f"{given.epoch},{given.units},"
         f"CURRENT_TIMESTAMP(3) + INTERVAL {TRANSFER_PATIENCE_S} SECOND)"
-    )
+    ).encode()
 
 
-def forgo_row(key: TransferKey, opening: Opening) -> str:
-    """One row in the columns of outbox_insert.sql. The event is one of the receiver's: another receiver
-    may have one of the same id."""
-    generation, number = opening.event_id
-    return (
-        f"('{OutboxKind.FORGO.value}',{key.product_id},{key.donor},{opening.epoch},"
-        f"{generation},{number},'p{key.receiver:02d}',{key.receiver},{key.number},{opening.units},"
-        "CURRENT_TIMESTAMP(3))"
-    )
-
-
-def regain_row(key: TransferKey, opening: Opening) -> str:
-    """As forgo_row: of the receiver, and the event is one of the donor's."""
-    generation, number = opening.event_id
-    return (
-        f"('{OutboxKind.REGAIN.value}',{key.product_id},{key.receiver},{opening.epoch},"
-        f"{generation},{number},'p{key.donor:02d}',{key.donor},{key.number},{opening.units},"
-        "CURRENT_TIMESTAMP(3))"
-    )
-
-
-def transfer_end_row(kind: OutboxKind, key: TransferKey) -> str:
+def transfer_end_row(pair: Pair, given: Moved) -> bytes:
     """One SELECT of the derived table in transfer_end.sql."""
-    at, peer = key.donor, key.receiver
-    if kind is OutboxKind.REGAIN:
-        at, peer = peer, at
+    product_id, donor, receiver = pair
     return (
-        f"SELECT _ascii'{kind.value}' COLLATE ascii_bin AS kind,"
-        f" {key.product_id} AS product_id, {at} AS partition_id,"
-        f" {peer} AS peer, {key.number} AS transfer"
-    )
+        f"SELECT {product_id} AS product_id, {donor} AS partition_id,"
+        f" _ascii'{receiver}' COLLATE ascii_bin AS request_id,"
+        f" {given.epoch} AS epoch, {given.units} AS transfer"
+    ).encode()
 
 
 def hold_row(key: HoldKey, hold: Hold) -> bytes:
@@ -169,9 +146,9 @@ def decision_row(key: HoldKey, decision: str) -> bytes:
 
 
 def transfer_note_row(note: TransferSide, last: TransferNote) -> bytes:
-    """One row in the columns of transfer_note.sql and transfer_correct.sql."""
+    """One row in the columns of transfer_note.sql."""
     partition, product_id, peer, is_out = note
-    return b"(%d,%d,%d,%d,%d,%d,%d,%d)" % (partition, product_id, peer, is_out, *last)
+    return b"(%d,%d,%d,%d,%d,%d,%d)" % (partition, product_id, peer, is_out, *last)
 
 
 def refusal_row(refusal: Refusal) -> bytes:

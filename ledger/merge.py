@@ -15,20 +15,19 @@ from ledger.batch import (
     LedgerBatch,
     Letter,
     Move,
+    Moved,
     NewLayout,
-    Opening,
+    Pair,
     ProductChange,
     Refusal,
     Repaired,
     SecondEffect,
     ShardChange,
     ShardKey,
-    TransferKey,
     TransferNote,
     TransferSide,
     Undone,
 )
-from ledger.outbox import OutboxKind
 from ledger.products import JournalKind
 from ledger.service_events import Notice, ServiceEventKind
 from sharding.events import (
@@ -82,10 +81,6 @@ class Delivery:
     """Why it goes to the dead letters, starting with one word; empty: it does not."""
     shard_follows: bool = False
     """A dead letter whose counts the shard's row takes over all the same."""
-    came_twice: int = 0
-    """Units of this put that are also still where they were taken, because that was lost."""
-    came_short: int = 0
-    """Units that this ack says to have arrived, and that are not there, because that was lost."""
 
     @property
     def rows(self) -> int:
@@ -120,9 +115,8 @@ def received(entry: Entry) -> Delivery:
 
 
 def cut(chunks: Sequence[Chunk], rows_max: int) -> Iterator[list[Chunk]]:
-    """The same entries in batches that stop growing at `rows_max` journal rows. A partition may have
-    several chunks, each of which goes on where the one before it ended."""
-    batch: dict[int, Chunk] = {}
+    """The same entries in batches that stop growing at `rows_max` journal rows."""
+    batch: list[Chunk] = []
     room = rows_max
     for chunk in chunks:
         start, first = chunk.start, 0
@@ -130,22 +124,14 @@ def cut(chunks: Sequence[Chunk], rows_max: int) -> Iterator[list[Chunk]]:
             room -= delivery.rows
             if room > 0:
                 continue
-            _extend(batch, Chunk(chunk.partition, start, chunk.deliveries[first : position + 1]))
-            yield list(batch.values())
+            batch.append(Chunk(chunk.partition, start, chunk.deliveries[first : position + 1]))
+            yield batch
             start, first = delivery.entry.id, position + 1
-            batch, room = {}, rows_max
+            batch, room = [], rows_max
         if first < len(chunk.deliveries):
-            _extend(batch, Chunk(chunk.partition, start, chunk.deliveries[first:]))
+            batch.append(Chunk(chunk.partition, start, chunk.deliveries[first:]))
     if batch:
-        yield list(batch.values())
-
-
-def _extend(batch: dict[int, Chunk], chunk: Chunk) -> None:
-    """A batch has one chunk of a partition."""
-    before = batch.get(chunk.partition)
-    if before is not None:
-        chunk = before._replace(deliveries=[*before.deliveries, *chunk.deliveries])
-    batch[chunk.partition] = chunk
+        yield batch
 
 
 def merge(chunks: Sequence[Chunk], taken: AbstractSet[EffectKey] | None = None) -> LedgerBatch:
@@ -242,12 +228,6 @@ def _add(
         _add_to_product(batch, partition, delivery.entry, event, seen)
     if not delivery.problem or delivery.shard_follows:
         _add_to_shard(batch, partition, event)
-        if delivery.came_twice:
-            key = TransferKey(event.product_id, event.peer, partition, event.transfer)
-            batch.forgone[key] = Opening(event.epoch, delivery.came_twice, event.id)
-        if delivery.came_short:
-            key = TransferKey(event.product_id, partition, event.peer, event.transfer)
-            batch.regained[key] = Opening(event.epoch, delivery.came_short, event.id)
 
 
 def _add_to_product(
@@ -480,8 +460,8 @@ def _add_to_shard(batch: LedgerBatch, partition: int, event: Event) -> None:
     change.last_event = event.id
     change.counts = event.counts
     change.damaged = event.damaged
-    if event.transfer:
-        _follow_transfer(batch, partition, event)
+    if event.total is not None:
+        _follow_transfer(batch, partition, event, event.total)
     if event.holds or event.ends or event.records:
         _add_units_of_orders(change, event)
         _follow_holds(batch, partition, event)
@@ -504,34 +484,25 @@ def _note_parting(change: ShardChange, event_id: EventId, counts: Counts) -> Non
         change.parted = event_id
 
 
-def _follow_transfer(batch: LedgerBatch, partition: int, event: Event) -> None:
-    """Most transfers begin and end within one batch and leave no trace but their number."""
+def _follow_transfer(batch: LedgerBatch, partition: int, event: Event, total: int) -> None:
+    """Most transfers begin and end within one batch and leave no trace but the sums."""
     side = TransferSide(partition, event.product_id, event.peer, is_out=event.kind is not Kind.PUT)
-    before = batch.transfers.get(side, TransferNote())
-    moved = before.moved if before.epoch == event.epoch else 0
-    open_units = event.quantity if event.kind is Kind.TAKE and not event.forgone else 0
-    batch.transfers[side] = TransferNote(
-        event.transfer, open_units, event.epoch, moved + event.quantity
-    )
+    note = TransferNote(event.epoch, total, event.arrived)
+    batch.transfers[side] = later_note(batch.transfers.get(side, note), note)
     if event.kind is Kind.PUT:
-        if event.regained:
-            key = TransferKey(event.product_id, event.peer, partition, event.regained)
-            _end(batch, OutboxKind.REGAIN, key, batch.regained)
         return
-    key = TransferKey(event.product_id, partition, event.peer, event.transfer)
-    if event.forgone:
-        _end(batch, OutboxKind.FORGO, key._replace(number=event.forgone), batch.forgone)
-    elif event.kind is Kind.TAKE:
-        batch.opened[key] = Opening(event.epoch, event.quantity, event.id)
-    else:
-        _end(batch, OutboxKind.TRANSFER, key, batch.opened)
+    pair = Pair(event.product_id, partition, event.peer)
+    if event.kind is Kind.TAKE or event.arrived != total:
+        batch.opened[pair] = Moved(event.epoch, total)
+    elif batch.opened.pop(pair, None) is None:
+        batch.ended[pair] = Moved(event.epoch, total)
 
 
-def _end(
-    batch: LedgerBatch, kind: OutboxKind, key: TransferKey, begun: dict[TransferKey, Opening]
-) -> None:
-    if begun.pop(key, None) is None:
-        batch.ended.append((kind, key))
+def later_note(one: TransferNote, other: TransferNote) -> TransferNote:
+    """What a side knows after two notes, in whichever order they come: sums only grow in an epoch."""
+    if one.epoch != other.epoch:
+        return max(one, other)
+    return TransferNote(one.epoch, max(one.moved, other.moved), max(one.arrived, other.arrived))
 
 
 def _follow_holds(batch: LedgerBatch, partition: int, event: Event) -> None:
@@ -573,7 +544,7 @@ def _add_units(change: ShardChange, event: Event) -> None:
         case Kind.REMOVE | Kind.CLOSE:
             change.available -= units
             change.loaded -= units
-        case Kind.TAKE:
+        case Kind.TAKE | Kind.ACK:
             change.available -= units
             change.in_transit += units
         case Kind.PUT:

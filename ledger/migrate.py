@@ -17,7 +17,7 @@ from pymysql.err import MySQLError
 
 from ledger.database import Database, Transaction
 from ledger.errors import LedgerUnavailableError, SchemaError
-from ledger.mysql_errors import is_there_already
+from ledger.mysql_errors import is_done_already
 from ledger.statements import statement
 
 FOLDER = Path(__file__).parent / "migrations"
@@ -129,7 +129,7 @@ async def _apply(transaction: Transaction, migration: Migration) -> None:
     try:
         await transaction.execute(migration.sql)
     except MySQLError as error:
-        if not is_there_already(error):
+        if not is_done_already(error):
             raise
     values = (migration.version, migration.name, migration.checksum)
     await transaction.execute(statement("migration_record"), values)

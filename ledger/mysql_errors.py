@@ -52,7 +52,7 @@ member's."""
 _LOGIN = {1044, 1045, 1049, 1130, 1698, 2026, 2059, 2061}
 _SCHEMA = {1054, 1146}
 _DUPLICATE = {1062, 1586}
-_THERE_ALREADY = {1060, 1061}
+_DONE_ALREADY = {1060, 1061, 1091}
 _REFUSED = {
     1048: "invalid_value",
     1267: "invalid_value",
@@ -77,9 +77,10 @@ def code_of(error: BaseException) -> int:
     return first if isinstance(first, int) else 0
 
 
-def is_there_already(error: BaseException) -> bool:
-    """Whether an ALTER TABLE was to add a column or an index that the table has."""
-    return code_of(error) in _THERE_ALREADY
+def is_done_already(error: BaseException) -> bool:
+    """Whether an ALTER TABLE was to add a column or an index that the table has, or to drop one that it
+    has not."""
+    return code_of(error) in _DONE_ALREADY
 
 
 def passing_kind(error: BaseException) -> str:

@@ -20,11 +20,7 @@ class OutboxKind(StrEnum):
     UNDO = "undo"
     """The units of a request's second effect go back to their shard."""
     TRANSFER = "transfer"
-    """Units that left a shard for another one arrive there."""
-    FORGO = "forgo"
-    """Units that arrived by a take which their shard has forgotten leave that once more."""
-    REGAIN = "regain"
-    """Units that had arrived at a shard which has forgotten them arrive there once more."""
+    """Units that left a shard for another one arrive there; those that a loss left at both leave it."""
     BUFFER = "buffer"
     """Units that left the buffer arrive at the product's first shard."""
     MEND = "mend"
@@ -38,16 +34,15 @@ class OutboxRow:
     id: int
     product_id: int
     partition: int
-    """Of the second effect; of the shard that the units left, or forgot to have left; of the one that
-    they are for."""
+    """Of the second effect; of the shard that the units left; of the one that they are for."""
     epoch: int
     event_id: EventId
-    """What had the second effect; what began the transfer, or ended the one whose begin was lost."""
+    """What had the second effect, or opened the shard."""
     request_id: str
     peer: int
-    """The partition that the units are for, or are in."""
+    """The partition that the units are for."""
     transfer: int
-    """Its number between the two."""
+    """Units that were given to it in that epoch, of which not all are known to have arrived."""
     quantity: int
     attempts: int
     """How often it was put off."""
@@ -91,13 +86,14 @@ class Outbox:
         await self._execute("outbox_done", remark[:REMARK_CHARS_MAX], row.id)
 
     async def postpone(self, row: OutboxRow, remark: str, *, pause_s: float) -> None:
-        """Let a row rest; nothing if it has ended."""
+        """Let a row rest; nothing if it has ended, or is of later units by now."""
         pause_us = timedelta(seconds=pause_s) // timedelta(microseconds=1)
-        await self._execute("outbox_postpone", pause_us, remark[:REMARK_CHARS_MAX], row.id)
+        which = row.id, row.epoch, row.transfer
+        await self._execute("outbox_postpone", pause_us, remark[:REMARK_CHARS_MAX], *which)
 
     async def remove(self, row: OutboxRow) -> None:
-        """End a row without a trace; nothing if it is gone."""
-        await self._execute("outbox_remove", row.id)
+        """End a row without a trace; nothing if it is gone, or of later units by now."""
+        await self._execute("outbox_remove", row.id, row.epoch, row.transfer)
 
     async def _count(
         self, name: str, kind: OutboxKind, bound: int, partitions: Collection[int]

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgpack import unpackb
 
@@ -12,7 +12,7 @@ from ledger.database import Database, Row, Transaction
 from ledger.errors import CheckpointMovedError
 from ledger.freezes import Freezes, Verdict
 from ledger.layouts import ChangeState
-from ledger.outbox import RETURNED, OutboxKind
+from ledger.outbox import RETURNED
 from ledger.products import JournalKind, JournalType
 from ledger.statements import placeholders, statement, with_rows
 from ledger.values import in_pieces, text
@@ -52,8 +52,6 @@ class PartitionState:
     """Number of the event by which a product's shard came to its epoch."""
     bases: list[int] = field(default_factory=list)
     """Products whose base this is."""
-    made: list["KnownShard"] = field(default_factory=list)
-    """Shards whose whole beginning was lost, but not what others gave them."""
     corrections: list[Correction] = field(default_factory=list)
     """What the shards' counts have beyond the ledger's."""
     unloaded: list[int] = field(default_factory=list)
@@ -118,11 +116,9 @@ class PartitionStates:
             await transaction.rows(placeholders("checkpoint_lock", 1), (partition,))
             rows = await transaction.rows(statement("restore_shards"), (partition,))
             found = [KnownShard(*row) for row in rows]
-            facts = await _facts(transaction, partition, self._partitions, found)
-            made = {each.product_id for each in facts.made}
-            known = [each for each in found if each.product_id not in made]
-            state = state_of([*known, *facts.made], facts, partition, self._partitions)
-            state.checkpoint, state.made = facts.checkpoint, facts.made
+            facts = await _facts(transaction, partition, found)
+            state = state_of(found, facts, partition, self._partitions)
+            state.checkpoint = facts.checkpoint
             self._add_unmade(state, partition, facts.unmade)
             return state
 
@@ -188,7 +184,6 @@ class PartitionStates:
             if not await _is_settled(transaction, partition, start, opened):
                 await _settle(transaction, partition, start, opened)
                 await _note(transaction, partition, opened.id, notes)
-                await _make(transaction, partition, opened.id, state.made)
                 await _correct(transaction, state.corrections)
                 await transaction.execute(statement("undo_again"), (partition, RETURNED))
                 await _want_mends(transaction, partition, opened.id, state.epochs)
@@ -207,11 +202,11 @@ class PartitionStates:
         One that a change of the layout made began without units: it is only told, else they sell twice.
         """
         known = set(state.ids)
-        for is_resharded, shard in unmade:
-            product_id = shard.product_id
-            if product_id not in known and _is_here(shard, partition, self._partitions):
-                kind = state.untold if is_resharded else state.unloaded
-                state.want(product_id, shard.product_epoch, kind)
+        for product_id, epoch, shards, is_resharded in unmade:
+            layout = Layout(0, shards)
+            here = layout.all_partitions(product_id=product_id, partitions=self._partitions)
+            if product_id not in known and partition in here:
+                state.want(product_id, epoch, state.untold if is_resharded else state.unloaded)
 
     async def _entries(self, partition: int, after: EventId) -> list[Entry]:
         async def run(transaction: Transaction) -> list[Entry]:
@@ -290,37 +285,27 @@ class Facts:
     """The last change of a shard count that is not in force as far as is known."""
     resharded: set[int] = field(default_factory=set)
     """Products whose layout is not the one that they were loaded with."""
-    unmade: list["UnmadeShard"] = field(default_factory=list)
-    made: list[KnownShard] = field(default_factory=list)
-    """Of the unmade ones those that others have given units."""
+    unmade: Sequence["UnmadeShard"] = ()
 
 
 class UnmadeShard(NamedTuple):
-    """A product on sale of which the ledger has no shard in the partition."""
+    """A product on sale of which the ledger has no shard in the partition; restore_unmade.sql."""
 
-    is_resharded: bool
-    shard: KnownShard
-    """As it was when a change of the layout had just made it."""
+    product_id: int
+    epoch: int
+    shards: int
+    is_resharded: int
 
 
-async def _facts(
-    transaction: Transaction, partition: int, partitions: int, rows: Sequence[KnownShard]
-) -> Facts:
+async def _facts(transaction: Transaction, partition: int, rows: Sequence[KnownShard]) -> Facts:
     facts = Facts(await _checkpoint(transaction, partition))
     facts.own = await _sides(transaction, "restore_transfers", partition)
     facts.peers = await _sides(transaction, "restore_peers", partition)
     for product_id, last in await transaction.rows(statement("restore_repairs"), (partition,)):
         facts.repairs[product_id] = int(last)
-    for is_resharded, *product in await transaction.rows(statement("restore_unmade"), (partition,)):
-        facts.unmade.append(UnmadeShard(bool(is_resharded), _new_shard(*product)))
-    facts.made = [
-        each.shard
-        for each in facts.unmade
-        if each.is_resharded
-        and _is_here(each.shard, partition, partitions)
-        and any(_corrections(each.shard, partition, facts))
-    ]
-    epochs = {row.product_id: row.product_epoch for row in (*rows, *facts.made)}
+    unmade = await transaction.rows(statement("restore_unmade"), (partition,))
+    facts.unmade = [UnmadeShard(*row) for row in unmade]
+    epochs = {row.product_id: row.product_epoch for row in rows}
     for piece in _pieces(sorted(epochs)):
         sql = placeholders("restore_siblings", len(piece))
         for product_id, epoch, sold, layout in await transaction.rows(sql, piece):
@@ -334,17 +319,6 @@ async def _facts(
         for product_id, *change in await transaction.rows(sql, piece):
             facts.changes[product_id] = NextLayout(*change)
     return facts
-
-
-def _new_shard(product_id: int, *product: Any) -> KnownShard:
-    """One that serves nobody until it is told of its layout; `product`: include/restored_product.sql."""
-    _, epoch, layout, *_ = product
-    return KnownShard(product_id, epoch, layout - 1, State.OPEN, *(0,) * 7, *product)
-
-
-def _is_here(shard: KnownShard, partition: int, partitions: int) -> bool:
-    layout = Layout(0, shard.product_shards)
-    return partition in layout.all_partitions(product_id=shard.product_id, partitions=partitions)
 
 
 async def _sides(transaction: Transaction, name: str, partition: int) -> Sides:
@@ -378,12 +352,14 @@ def state_of(
             state.bases.append(product_id)
         if not row.is_on_sale:
             continue
-        is_here = _is_here(row, partition, partitions)
+        here = Layout(0, row.product_shards).all_partitions(
+            product_id=product_id, partitions=partitions
+        )
         is_of_epoch = row.epoch == row.product_epoch
         if product_id not in facts.resharded:
-            if is_here and (not is_of_epoch or row.state == State.LOADING):
+            if partition in here and (not is_of_epoch or row.state == State.LOADING):
                 state.want(product_id, row.product_epoch, state.unloaded)
-        elif is_here and not (
+        elif partition in here and not (
             is_of_epoch and row.serves and row.layout_version == row.product_layout
         ):
             state.want(product_id, row.product_epoch, state.untold)
@@ -393,26 +369,32 @@ def state_of(
 
 
 def _corrections(row: KnownShard, partition: int, facts: Facts) -> Iterator[Correction]:
-    """Transfers that the other side has carried out and this one has forgotten.
+    """What the other side of a transfer knows, and this one has forgotten.
 
-    Units that left for it and are not here any more were sold twice: then the difference is left to be
-    seen.
+    Units that left for it and are not here any more were sold twice: they are owed.
     """
+    if row.state not in (State.OPEN, State.CLOSING):
+        return  # its units do not move
     own, available = facts.own.get(row.product_id, {}), row.available
-    peers = sorted(facts.peers.get(row.product_id, {}).items(), key=_arrivals_first)
-    for (peer, peer_gives), theirs in peers:
-        ours = own.get((peer, not peer_gives), TransferNote())
-        # Of a transfer that the giver believes open, nobody knows whether it has arrived.
-        last = theirs.number - bool(theirs.open_units)
-        if theirs.epoch != row.epoch or last <= ours.number:
+    peers = facts.peers.get(row.product_id, {})
+    for (peer, peer_gives), theirs in sorted(peers.items(), key=_arrivals_first):
+        ours = _of_epoch(own.get((peer, not peer_gives)), row)
+        units = _of_epoch(theirs, row).moved - ours.moved
+        if units <= 0:
             continue
-        known = ours.moved if ours.epoch == row.epoch else 0
-        moved = theirs.moved - theirs.open_units
-        units = moved - known if peer_gives else known - moved
-        if available + units >= 0:
-            available += units
-            side = TransferSide(partition, row.product_id, peer, is_out=not peer_gives)
-            yield Correction(side, TransferNote(last, 0, row.epoch, moved), units)
+        side = TransferSide(partition, row.product_id, peer, is_out=not peer_gives)
+        if peer_gives:
+            note = TransferNote(row.epoch, theirs.moved)
+        else:
+            given = min(units, available)
+            note = TransferNote(row.epoch, ours.moved + given, theirs.moved)
+            units = -given
+        available += units
+        yield Correction(side, note, units)
+
+
+def _of_epoch(note: TransferNote | None, row: KnownShard) -> TransferNote:
+    return note if note is not None and note.epoch == row.epoch else TransferNote(row.epoch)
 
 
 def _arrivals_first(side: tuple[tuple[int, bool], TransferNote]) -> bool:
@@ -422,16 +404,19 @@ def _arrivals_first(side: tuple[tuple[int, bool], TransferNote]) -> bool:
 
 
 def _transfers(
-    own: Mapping[tuple[int, bool], TransferNote], corrections: Sequence[Correction]
+    row: KnownShard, facts: Facts, corrections: Sequence[Correction]
 ) -> dict[int, Transfers]:
-    known = {**own, **{(each.side.peer, each.side.is_out): each.note for each in corrections}}
+    known = {
+        **facts.own.get(row.product_id, {}),
+        **{(each.side.peer, each.side.is_out): each.note for each in corrections},
+    }
     found: dict[int, Transfers] = {}
     for (peer, is_out), note in known.items():
-        before = found.get(peer, Transfers())
+        before, now = found.get(peer, Transfers()), _of_epoch(note, row)
         found[peer] = (
-            before._replace(last_out=note.number, open_units=note.open_units)
+            before._replace(given=now.moved, arrived=now.arrived)
             if is_out
-            else before._replace(last_in=note.number)
+            else before._replace(got=now.moved)
         )
     return found
 
@@ -451,7 +436,7 @@ def _shard(row: KnownShard, facts: Facts, corrections: Sequence[Correction]) -> 
         max_per_user=row.max_per_user,
         repaired=facts.repairs.get(row.product_id, 0),
         freeze=Freeze(row.freeze_version, frozen=bool(row.frozen)),
-        transfers=_transfers(facts.own.get(row.product_id, {}), corrections),
+        transfers=_transfers(row, facts, corrections),
         listing=_listing(row, facts),
     )
 
@@ -526,30 +511,13 @@ async def _settle(
     await transaction.bulk(with_rows("raw_event_insert", [literals.raw_row(partition, opened)]))
 
 
-async def _make(
-    transaction: Transaction, partition: int, opened: EventId, made: Sequence[KnownShard]
-) -> None:
-    rows = [
-        f"({each.product_id},{partition},{each.epoch},{each.layout_version},{text(each.state)},"
-        f"{each.serves},{opened.number})"
-        for each in made
-    ]
-    if rows:
-        await transaction.bulk(with_rows("shard_make", [row.encode() for row in rows]))
-
-
 async def _correct(transaction: Transaction, corrections: Sequence[Correction]) -> None:
     for each in corrections:
         values = (each.units, each.units, each.side.product_id, each.side.partition)
         await transaction.execute(statement("shard_correct"), values)
-        # What was to be given up here, or to arrive once more, is that by this.
-        kind = OutboxKind.FORGO if each.side.is_out else OutboxKind.REGAIN
-        which = each.side.product_id, each.side.partition, each.side.peer
-        ended = (kind.value, *which, each.note.epoch, each.note.number)
-        await transaction.execute(statement("made_up_end"), ended)
     if corrections:
         rows = [literals.transfer_note_row(each.side, each.note) for each in corrections]
-        await transaction.bulk(with_rows("transfer_correct", rows))
+        await transaction.bulk(with_rows("transfer_note", rows))
 
 
 async def _note(

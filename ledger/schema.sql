@@ -108,19 +108,17 @@ CREATE TABLE shard_stock (
     CONSTRAINT shard_conserves_units CHECK (available + held + sold + in_transit = loaded)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Numbers of the last transfers between two shards, as far as their streams have been applied, so that none is used
--- again by a shard that is restored. One row at each of the two: is_out 1 at the one that gives, with the units
--- that have not arrived as far as it knows. moved: units of all its transfers in that epoch; where one of the two
--- has lost its last ones, the other's say how many units they were.
+-- What two shards know of the units that one gave the other, as far as their streams have been applied: sums that only
+-- grow in an epoch, so that what one of them has lost is the difference. One row at each of the two. units: given where
+-- is_out is 1, else those that came; arrived: of units given those that the shard knows to have arrived.
 CREATE TABLE shard_transfer (
     partition_id SMALLINT NOT NULL,
     product_id   BIGINT   NOT NULL,
     peer         SMALLINT NOT NULL,
     is_out       BOOLEAN  NOT NULL,
-    number       BIGINT   NOT NULL,
-    open_units   BIGINT   NOT NULL DEFAULT 0,
     epoch        BIGINT   NOT NULL DEFAULT 0,
-    moved        BIGINT   NOT NULL DEFAULT 0,
+    units        BIGINT   NOT NULL DEFAULT 0,
+    arrived      BIGINT   NOT NULL DEFAULT 0,
     PRIMARY KEY (partition_id, product_id, peer, is_out),
     KEY by_peer (peer)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -171,9 +169,9 @@ CREATE TABLE dead_letter (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Work on the live stock that must come to its end, whoever does it. kind undo: the units of a request's
--- second effect go back; the event is the one that had it. kind transfer: units that left partition_id for
--- peer have not arrived as far as the events tell; a row goes when they have. kinds forgo and regain: partition_id has
--- lost its part of that transfer with peer, and is to give the units up, or to get them once more. -1: no partition.
+-- second effect go back; the event is the one that had it. kind transfer: of the units that partition_id gave
+-- peer (transfer: all of that epoch) not just these have arrived as far as the events tell; a row goes when they have.
+-- -1: no partition.
 CREATE TABLE outbox (
     id               BIGINT       NOT NULL AUTO_INCREMENT,
     kind             VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

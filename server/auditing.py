@@ -19,6 +19,9 @@ from sharding.stock import Stock
 
 LOOK_S = 0.05
 """Time between two looks at how far the workers have come."""
+LOOKS_MAX = 20
+"""So often is a balance read in which more units have arrived at shards than left others: workers apply
+the two ends of a transfer in either order, so what is on its way may look like that for a moment."""
 NOTHING = Counts(0, 0, 0, 0)
 
 
@@ -91,9 +94,18 @@ class Auditor:
         self._require_live(row.product_id)
         marked = await self._marked(row.product_id)
         await self._passed({each.partition: each.event_id for each in marked.markers})
-        found = await self._audits.read(row.product_id)
+        found = await self._read(row.product_id)
         if found.epoch != marked.epoch or found.status is State.LOADING:
             raise _status_changing(row.product_id)
+        return found
+
+    async def _read(self, product_id: int) -> AuditReading:
+        found = await self._audits.read(product_id)
+        for _ in range(LOOKS_MAX):
+            if found.ledger.in_transit >= 0:
+                break
+            await asyncio.sleep(LOOK_S)
+            found = await self._audits.read(product_id)
         return found
 
     async def _marked(self, product_id: int) -> Marked:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sharding.catalogue import Catalogue
 from sharding.errors import StockUnavailableError
 from sharding.outcomes import Reason
-from sharding.shards import MissingShardError, OpenTransfer, ShardReading, Shards
+from sharding.shards import MissingShardError, ShardReading, Shards
 from sharding.shortage import Survey, survey
 
 LEVEL_UNITS_MIN = 16
@@ -19,7 +19,7 @@ FRAGMENTS = 4
 several units then needs one move, and a survey one donor."""
 MOVES_AT_ONCE = 8
 PREPARATIONS = 3
-"""What is open is finished, and then what is lacking is brought: once more if others were faster."""
+"""So often what is lacking is brought: once more if others were faster."""
 
 
 class Move(NamedTuple):
@@ -106,33 +106,27 @@ class Balancing:
         """Lift shards that have fallen behind, merge fragments; returns the units that moved."""
         return await self._level(product_id, behind=BEHIND)
 
-    async def forgo(self, product_id: int, transfer: OpenTransfer, *, epoch: int) -> bool:
-        """Give up at its donor the units of a transfer whose take was lost; False: the product was
-        closed meanwhile. StockUnavailableError, also where there are not so many units any more."""
-        self._catalogue.forget(product_id)
-        product = await self._catalogue.find(product_id)
-        if product is None:
-            return False
-        shards = product.shards
-        given_up = await shards.forgo(transfer, epoch=epoch)
+    async def repay(self, product_id: int, donor: int, receiver: int, *, owed: int) -> None:
+        """Bring a shard what it is to give up once more: it has sold units that it had forgotten to have
+        given another one. StockUnavailableError: not all of that could be had from others."""
         for _ in range(PREPARATIONS):
-            if given_up.word == "open":
-                number, units = given_up.numbers
-                await shards.finish(OpenTransfer(transfer.donor, transfer.receiver, number, units))
-            elif given_up.word == "short":
-                await self._bring(shards, transfer.donor, transfer.units - given_up.numbers[0])
-            else:
-                break
-            given_up = await shards.forgo(transfer, epoch=epoch)
-        return made_up(given_up.word)
+            self._catalogue.forget(product_id)
+            product = await self._catalogue.find(product_id)
+            if product is None:
+                return
+            await self._bring(product.shards, donor, owed)
+            known = await product.shards.finish(donor, receiver)
+            if not known.owed:
+                return
+            owed = known.owed
+        raise StockUnavailableError(Reason.NOT_EXECUTED, f"p{donor:02d} lacks {owed} units")
 
     async def _bring(self, shards: Shards, receiver: int, units: int) -> None:
         """Move units to one shard from the richest of the others."""
         seen = await self._look(shards)
         donor = seen.richest_but(receiver)
         if donor is not None:
-            move = Move(donor.partition, receiver, min(units, donor.available))
-            await _move(shards, move, number=donor.next_number(receiver))
+            await _move(shards, donor, Move(donor.partition, receiver, units))
 
     async def spread(self, product_id: int) -> None:
         """Give every shard of a new layout its share, as far as that can be done now."""
@@ -158,10 +152,10 @@ class Balancing:
         """A reading without open transfers, as far as they can be finished."""
         try:
             seen = await survey(shards)
-            if not seen.open_transfers:
+            if not seen.unfinished:
                 return seen
-            for transfer in seen.open_transfers:
-                await shards.finish(transfer)
+            for transfer in seen.unfinished:
+                await shards.finish(transfer.donor, transfer.receiver)
             return await survey(shards)
         except MissingShardError:
             self._catalogue.forget(shards.product_id)
@@ -174,7 +168,7 @@ class Balancing:
         moved = 0
         for start in range(0, len(moves), MOVES_AT_ONCE):
             steps = [
-                _move(shards, move, number=donors[move.donor].next_number(move.receiver))
+                _move(shards, donors[move.donor], move)
                 for move in moves[start : start + MOVES_AT_ONCE]
             ]
             results = await asyncio.gather(*steps, return_exceptions=True)
@@ -185,21 +179,16 @@ class Balancing:
         return moved
 
 
-def made_up(word: str) -> bool:
-    """Whether a shard says that it is made up for its part of a transfer, and not that it is past."""
-    if word not in ("done", "passed"):
-        raise StockUnavailableError(Reason.NOT_EXECUTED, f"the shard says {word}")
-    return word == "done"
-
-
-async def _move(shards: Shards, move: Move, *, number: int) -> int:
+async def _move(shards: Shards, donor: ShardReading, move: Move) -> int:
     """Units that were moved; 0 if somebody else was faster. An open transfer is anybody's to finish."""
     taken = await shards.take(
-        move.donor, receiver=move.receiver, number=number, quantity=move.units
+        move.donor,
+        receiver=move.receiver,
+        before=donor.given_to(move.receiver),
+        quantity=move.units,
     )
-    if taken.word != "taken":
+    if taken.given is None:
         return 0
-    transfer = OpenTransfer(move.donor, move.receiver, number, taken.numbers[0])
-    await shards.put(transfer)
-    await shards.ack(transfer)
-    return transfer.units
+    served = await shards.put(taken.given)
+    await shards.ack(taken.given._replace(units=served.got))
+    return taken.units

@@ -74,7 +74,8 @@ class Kind(StrEnum):
     """Units of a take arrived from another shard (`peer`) and were sold to a list of requests at once,
     where there is one."""
     ACK = "ack"
-    """The note of a take was closed: its units have arrived at `peer`."""
+    """A shard heard how many of the units that it gave `peer` have arrived there, and gave up those of
+    which it had forgotten that it gave them."""
     UNDO = "undo"
     """The units of a request's second effect (`undone`) came back."""
     LAYOUT = "layout"
@@ -205,7 +206,7 @@ class Event:
     epoch: int = 0
     counts: Counts | None = None
     quantity: int = 0
-    """Units of a restock, remove, load, buffer, close, take, put or undo."""
+    """Units of a restock, remove, load, buffer, close, take, put or undo; of an ack those given up."""
     request_id: str = ""
     """The request of a restock, remove, undo or tombstone."""
     reason: str = ""
@@ -213,15 +214,11 @@ class Event:
     """Who asked for a restock or remove; empty in entries of earlier versions, too."""
     peer: int = 0
     """The other partition of a take, put or ack."""
-    transfer: int = 0
-    """The number of a take, put or ack."""
-    after: EventId = BEFORE_ALL
-    """Of a put or an ack: an event of `peer` that is not before the take, or the put; BEFORE_ALL in
-    entries of earlier versions."""
-    forgone: int = 0
-    """Of a take: the lost one for `peer` whose units the shard has given up by this one."""
-    regained: int = 0
-    """Of a put: the lost one from `peer` whose units have arrived once more by this one."""
+    total: int | None = None
+    """Units that the shard has given `peer` in its epoch up to a take or ack, or got from it up to a
+    put; None in entries of versions up to 0.4."""
+    arrived: int = 0
+    """Of an ack: units of `total` that are known to have arrived."""
     state: str = ""
     """The state that a load, state or close event left the shard in."""
     layout: int = 0
@@ -287,10 +284,8 @@ def decode(event_id: EventId, fields: RawFields) -> Event:
         reason=_text(fields, b"reason", 0, REASON_CHARS_MAX) if kind in _WITH_REASON else "",
         actor=_text(fields, b"actor", 0, ACTOR_CHARS_MAX) if b"actor" in fields else "",
         peer=_integer(fields, b"peer", minimum=0, maximum=9_999) if moves else 0,
-        transfer=_integer(fields, b"transfer", minimum=1, maximum=EPOCH_MAX) if moves else 0,
-        after=_event_id(fields, b"after") if b"after" in fields else BEFORE_ALL,
-        forgone=_repeated(fields, b"forgone"),
-        regained=_repeated(fields, b"regained"),
+        total=_units(fields, b"total") if moves and b"total" in fields else None,
+        arrived=_units(fields, b"arrived") if b"arrived" in fields else 0,
         state=_text(fields, b"state", 1, 16) if b"state" in fields else "",
         layout=_layout(kind, fields),
         joins=kind is Kind.LAYOUT and _flag(fields, b"joins"),
@@ -325,15 +320,13 @@ _QUANTITY_RANGE = {
     Kind.CLOSE: (0, EPOCH_MAX),
     Kind.TAKE: (1, EPOCH_MAX),
     Kind.PUT: (1, EPOCH_MAX),
+    Kind.ACK: (0, EPOCH_MAX),
     Kind.UNDO: (1, QUANTITY_MAX),
 }
 
 
-def _repeated(fields: RawFields, name: bytes) -> int:
-    """The number of a lost transfer that an event makes up for; 0: it does not."""
-    if name not in fields:
-        return 0
-    return _integer(fields, name, minimum=1, maximum=EPOCH_MAX)
+def _units(fields: RawFields, name: bytes) -> int:
+    return _integer(fields, name, minimum=0, maximum=EPOCH_MAX)
 
 
 def _kind(fields: RawFields) -> Kind:
@@ -372,7 +365,7 @@ def _changes(fields: RawFields, name: bytes) -> Counts:
 
 
 def _quantity(kind: Kind, fields: RawFields) -> int:
-    if kind not in _QUANTITY_RANGE:
+    if kind not in _QUANTITY_RANGE or (kind is Kind.ACK and b"quantity" not in fields):
         return 0
     minimum, maximum = _QUANTITY_RANGE[kind]
     return _integer(fields, b"quantity", minimum=minimum, maximum=maximum)

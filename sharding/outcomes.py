@@ -148,6 +148,8 @@ class ShardStock(NamedTuple):
     sold: int
     loaded: int
     in_transit: int
+    """Units that left it and have not arrived elsewhere; below zero: that arrived, and are here as well,
+    because it has forgotten that it gave them."""
 
 
 class ProductStock(NamedTuple):

@@ -31,9 +31,6 @@ USERS_AT_ONCE = 2_000
 BARS_AT_ONCE = 1_000
 SHARDS_AT_ONCE = 64
 NEWEST = 256
-TRANSFERS_LOST_MAX = 1_000_000
-"""So many transfers between two shards may have been lost beyond the ledger: their numbers are not used
-again."""
 
 _SHUT = script("shut")
 _REFILL = script("refill")
@@ -43,11 +40,12 @@ _REOPEN = script("reopen")
 
 
 class Transfers(NamedTuple):
-    """Numbers of the last transfers from and to one peer; `open_units` have left and not arrived."""
+    """Units given to one peer in the shard's epoch, how many of them are known to have arrived, and
+    units that have arrived from it."""
 
-    last_out: int = 0
-    open_units: int = 0
-    last_in: int = 0
+    given: int = 0
+    arrived: int = 0
+    got: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +176,11 @@ class Restoring:
         assert isinstance(known, int)
         return Shut(attempt, owner.decode(), at, known)
 
-    async def refill(
-        self, partition: int, attempt: int, shard: ShardState, *, forgets: bool
-    ) -> Found | None:
+    async def refill(self, partition: int, attempt: int, shard: ShardState) -> Found | None:
         """Give a shard the ledger's counts; returns its own before, None if they made no sense."""
-        stock = packb(list(chain.from_iterable(_stock_fields(shard, attempt).items())))
+        stock = packb(list(chain.from_iterable(_stock_fields(shard).items())))
         info = packb(list(chain.from_iterable(_listing_fields(shard).items())))
-        freeze = (str(shard.freeze.version), _flag(shard.freeze.frozen), _flag(forgets))
+        freeze = (str(shard.freeze.version), _flag(shard.freeze.frozen))
         _, *found = await self._run(
             _REFILL,
             partition,
@@ -201,7 +197,7 @@ class Restoring:
             _REFILL,
             partition,
             self._shard_keys(partition, product_id),
-            (str(attempt), "0", "0", "1", nothing, nothing),
+            (str(attempt), "0", "0", nothing, nothing),
         )
         return _found(found)
 
@@ -281,8 +277,8 @@ def checkpoint_at(entry: Entry) -> Checkpoint:
     return Checkpoint(entry.id, anchor(entry.fields))
 
 
-def _stock_fields(shard: ShardState, attempt: int) -> dict[str, str]:
-    fields = {
+def _stock_fields(shard: ShardState) -> dict[str, str]:
+    fields: dict[str, object] = {
         "available": shard.available,
         "held": shard.held,
         "sold": shard.sold,
@@ -296,20 +292,13 @@ def _stock_fields(shard: ShardState, attempt: int) -> dict[str, str]:
         "visited": 1,
         "released": shard.released,
         "max_per_user": shard.max_per_user,
-        "transfers_from": _transfers_from(shard, attempt),
     }
     for peer, transfers in shard.transfers.items():
-        if transfers.last_out:
-            fields[f"out:{peer}"] = f"{transfers.last_out}:{transfers.open_units}"
-        if transfers.last_in:
-            fields[f"in:{peer}"] = transfers.last_in
+        if transfers.given or transfers.arrived:
+            fields[f"out:{peer}"] = f"{shard.epoch}:{transfers.given}:{transfers.arrived}"
+        if transfers.got:
+            fields[f"in:{peer}"] = f"{shard.epoch}:{transfers.got}"
     return {name: str(value) for name, value in fields.items()}
-
-
-def _transfers_from(shard: ShardState, attempt: int) -> int:
-    """Above all that were lost, also those between an earlier restoration and this one."""
-    last = max((each.last_out for each in shard.transfers.values()), default=0)
-    return max(last, attempt * TRANSFERS_LOST_MAX) + TRANSFERS_LOST_MAX
 
 
 def _listing_fields(shard: ShardState) -> dict[str, str]:

@@ -2,7 +2,7 @@
 shortage.py."""
 
 from asyncio import gather, timeout
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -24,8 +24,6 @@ GATHERING_MS = 50
 _DEDUCT = script("deduct")
 _PUT = script("put")
 _TAKE = script("take")
-_FORGO = script("forgo")
-_REGAIN = script("regain")
 _ACK = script("ack")
 _GATHER = script("gather")
 _SHARD = script("shard")
@@ -58,6 +56,8 @@ class Served(NamedTuple):
     partition: int = 0
     at_ms: int = 0
     """When lines of orders were taken, by the node's clock; 0 where none were."""
+    got: int = 0
+    """Of a put: units of that donor that have arrived in its epoch."""
 
 
 class Tombstone(StrEnum):
@@ -78,17 +78,33 @@ class Found(NamedTuple):
     partition: int
 
 
-class OpenTransfer(NamedTuple):
-    """Units that left one shard and have, as far as the donor knows, not arrived at the other."""
+class Given(NamedTuple):
+    """All units that one shard has given another in an epoch."""
 
     donor: int
     receiver: int
-    number: int
+    epoch: int
     units: int
 
 
+class OpenTransfer(NamedTuple):
+    """Units that left one shard and have not arrived at the other, as far as is known; below zero: that
+    arrived, and that their donor has still, because it has forgotten that it gave them."""
+
+    donor: int
+    receiver: int
+    units: int
+
+
+class Sent(NamedTuple):
+    """Units that a shard has given another in its epoch, and those that it knows to have arrived."""
+
+    given: int = 0
+    arrived: int = 0
+
+
 class ShardReading(NamedTuple):
-    """One shard as it was read. `partition` is where it is; `last_out` numbers of its last takes."""
+    """One shard as it was read. `partition` is where it is."""
 
     partition: int
     generation: int
@@ -102,16 +118,25 @@ class ShardReading(NamedTuple):
     state: State
     frozen: bool
     serves: bool
-    last_out: dict[int, int]
-    open_transfers: tuple[OpenTransfer, ...]
+    sent: Mapping[int, Sent]
+    """By the receiver's partition."""
+    got: Mapping[int, int]
+    """Units that arrived in its epoch, by the donor's partition."""
     released: int = 0
     """Units of the buffer that came in here since the product was loaded."""
-    transfers_from: int = 0
-    """Takes have greater numbers than this one."""
 
-    def next_number(self, receiver: int) -> int:
-        """That of the next take for another shard, if none is open."""
-        return max(self.last_out.get(receiver, 0), self.transfers_from) + 1
+    @property
+    def open_transfers(self) -> list[OpenTransfer]:
+        """What the shard itself knows to be on its way."""
+        return [
+            OpenTransfer(self.partition, receiver, sent.given - sent.arrived)
+            for receiver, sent in self.sent.items()
+            if sent.given != sent.arrived
+        ]
+
+    def given_to(self, receiver: int) -> int:
+        """Units that it has given another shard."""
+        return self.sent.get(receiver, Sent()).given
 
     def is_on_sale(self, layout: Layout) -> bool:
         """Whether units can be taken here by callers of that layout."""
@@ -142,10 +167,31 @@ class Loaded(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What became of a take: `word` as take.lua returns it, and the numbers behind it."""
+    """What became of a take: `word` as take.lua returns it; the rest if that is "taken"."""
 
     word: str
-    numbers: tuple[int, ...]
+    units: int = 0
+    given: Given | None = None
+    """With those."""
+
+
+class Known(NamedTuple):
+    """What a donor knows of the units that it gave another shard, after it was told of those that have
+    arrived."""
+
+    given: Given
+    arrived: int
+
+    @property
+    def is_even(self) -> bool:
+        """Whether just what was given has arrived."""
+        return self.given.units == self.arrived
+
+    @property
+    def owed(self) -> int:
+        """Units that have arrived and that the donor, which forgot to have given them, could not give
+        up: it has sold them since."""
+        return max(0, self.arrived - self.given.units)
 
 
 class Brought(NamedTuple):
@@ -257,33 +303,36 @@ class Shards:
         )
         return _served(reply, partition, may_echo=may_echo)
 
-    async def put(self, transfer: OpenTransfer, requests: bytes = NO_REQUESTS) -> Served:
-        """Let a take's units arrive and serve packed requests with them, in one step."""
-        keys_ = self._keys_of(transfer.receiver)
+    async def put(self, given: Given, requests: bytes = NO_REQUESTS) -> Served:
+        """Let those of the given units arrive that have not, and serve packed requests with them, in one
+        step."""
+        keys_ = self._keys_of(given.receiver)
         reply, may_echo = await self._cluster.run_noting(
             _PUT,
-            transfer.receiver,
+            given.receiver,
             keys_.shard + keys_.memory + keys_.orders,
             (
                 self._product,
                 self._layout,
                 *self._caps,
                 self._backlog_max,
-                self._number(transfer.receiver),
-                str(transfer.receiver),
+                self._number(given.receiver),
+                str(given.receiver),
                 requests,
-                str(transfer.donor),
-                str(transfer.number),
-                str(transfer.units),
-                str(self._cluster.seen(transfer.donor)),
+                str(given.donor),
+                str(given.epoch),
+                str(given.units),
             ),
             lane=LaneKind.MOVE,
         )
         self._cluster.metrics.moves.labels("put").inc()
-        return _served(reply, transfer.receiver, may_echo=may_echo)
+        _word(reply)
+        *served, got = reply
+        assert isinstance(got, int)
+        return _served(served, given.receiver, may_echo=may_echo)._replace(got=got)
 
-    async def take(self, donor: int, *, receiver: int, number: int, quantity: int) -> Taken:
-        """Take up to `quantity` units out of a shard for another."""
+    async def take(self, donor: int, *, receiver: int, before: int, quantity: int) -> Taken:
+        """Take up to `quantity` units out of a shard for another, to which it gave so many `before`."""
         reply = await self._cluster.run(
             _TAKE,
             donor,
@@ -292,7 +341,7 @@ class Shards:
                 self._product,
                 str(donor),
                 str(receiver),
-                str(number),
+                str(before),
                 str(quantity),
                 self._layout,
             ),
@@ -300,7 +349,13 @@ class Shards:
         )
         word = _word(reply)
         self._cluster.metrics.moves.labels(word).inc()
-        return Taken(word, tuple(n for n in reply[3:] if isinstance(n, int)))
+        if word != "taken":
+            return Taken(word)
+        units, given, epoch = reply[3:]
+        assert isinstance(units, int)
+        assert isinstance(given, int)
+        assert isinstance(epoch, int)
+        return Taken(word, units, Given(donor, receiver, epoch, given))
 
     async def resolve(
         self, partition: int, request_id: str, tombstone: Tombstone, *, epoch: int
@@ -458,76 +513,39 @@ class Shards:
         version, frozen = reply
         return Freeze(int(version or 0), frozen=frozen == b"1")
 
-    async def ack(self, transfer: OpenTransfer) -> None:
-        """Close a take's note, after its put."""
+    async def ack(self, given: Given) -> Known:
+        """Tell the donor that so many units have arrived."""
         reply = await self._cluster.run(
             _ACK,
-            transfer.donor,
-            self._keys_of(transfer.donor).shard,
-            (
-                self._product,
-                str(transfer.receiver),
-                str(transfer.number),
-                str(self._cluster.seen(transfer.receiver)),
-            ),
+            given.donor,
+            self._keys_of(given.donor).shard,
+            (self._product, str(given.receiver), str(given.epoch), str(given.units)),
             lane=LaneKind.MOVE,
         )
         _word(reply)
         self._cluster.metrics.moves.labels("ack").inc()
+        units, arrived, epoch = reply[3:]
+        assert isinstance(units, int)
+        assert isinstance(arrived, int)
+        assert isinstance(epoch, int)
+        return Known(given._replace(epoch=epoch, units=units), arrived)
 
-    async def forgo(self, transfer: OpenTransfer, *, epoch: int) -> Taken:
-        """Give up here the units of a take that was lost, and of which the receiver has them."""
-        reply = await self._cluster.run(
-            _FORGO,
-            transfer.donor,
-            self._keys_of(transfer.donor).shard,
-            (
-                self._product,
-                str(epoch),
-                str(transfer.receiver),
-                str(transfer.number),
-                str(transfer.units),
-            ),
-            lane=LaneKind.MOVE,
-        )
-        word = _word(reply)
-        self._cluster.metrics.moves.labels("forgo").inc()
-        return Taken(word, tuple(n for n in reply[3:] if isinstance(n, int)))
+    async def finish(self, donor: int, receiver: int) -> Known:
+        """Let all that one shard gave another arrive, whoever began it, as far as that can be now.
 
-    async def regain(self, transfer: OpenTransfer, *, epoch: int) -> str:
-        """Have the units of a put that was lost, and was acknowledged, arrive once more."""
-        reply = await self._cluster.run(
-            _REGAIN,
-            transfer.receiver,
-            self._keys_of(transfer.receiver).shard,
-            (
-                self._product,
-                str(epoch),
-                str(transfer.donor),
-                str(transfer.number),
-                str(transfer.units),
-            ),
-            lane=LaneKind.MOVE,
-        )
-        self._cluster.metrics.moves.labels("regain").inc()
-        return _word(reply)
-
-    async def finish(self, transfer: OpenTransfer) -> None:
-        """Bring a transfer that anybody left open to its end.
-
-        The note was read without a replica's word, so the take is confirmed first: a put must never
-        outlive a take that a failover undoes.
+        What was read of the donor came without a replica's word, so that is asked for first: a put must
+        never outlive a take that a failover undoes. StockUnavailableError, also where one of them lacks
+        its shard.
         """
-        taken = await self.take(
-            transfer.donor,
-            receiver=transfer.receiver,
-            number=transfer.number,
-            quantity=transfer.units,
-        )
-        if taken.word == "taken":
-            # A failover may have undone the take that was noted; then this one took what was there.
-            await self.put(transfer._replace(units=taken.numbers[0]))
-            await self.ack(transfer)
+        try:
+            known = await self.ack(Given(donor, receiver, epoch=0, units=0))
+            got = (await self.put(known.given)).got
+            if got == known.given.units == known.arrived:
+                return known
+            return await self.ack(known.given._replace(units=got))
+        except MissingShardError:
+            where = f"p{donor:02d} or p{receiver:02d} lacks its shard"
+            raise StockUnavailableError(Reason.SHARD_CORRUPT, where) from None
 
     async def mark_gathering(self, partition: int) -> None:
         """Let this shard go first where two need each other's units, for 50 ms."""
@@ -755,11 +773,7 @@ def _parsed(partition: int, reply: Sequence[object]) -> ShardReading:
     assert isinstance(generation, int)
     assert isinstance(flat, list)
     fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
-    notes = {
-        int(name.removeprefix(b"out:")): value.split(b":")
-        for name, value in fields.items()
-        if name.startswith(b"out:")
-    }
+    epoch = int(fields[b"epoch"])
     return ShardReading(
         partition,
         generation,
@@ -769,19 +783,37 @@ def _parsed(partition: int, reply: Sequence[object]) -> ShardReading:
         loaded=int(fields[b"loaded"]),
         moves=int(fields[b"moves"]),
         layout=int(fields[b"layout"]),
-        epoch=int(fields[b"epoch"]),
+        epoch=epoch,
         state=_state(fields[b"state"]),
         frozen=fields[b"frozen"] != b"0",
         serves=fields.get(b"serves") != b"0",
         released=int(fields.get(b"released", b"0")),
-        last_out={receiver: int(number) for receiver, (number, _) in notes.items()},
-        transfers_from=int(fields.get(b"transfers_from", b"0")),
-        open_transfers=tuple(
-            OpenTransfer(partition, receiver, int(number), int(units))
-            for receiver, (number, units) in notes.items()
-            if int(units)
-        ),
+        sent={
+            int(name.removeprefix(b"out:")): _sent(note, epoch)
+            for name, note in fields.items()
+            if name.startswith(b"out:")
+        },
+        got={
+            int(name.removeprefix(b"in:")): _got(note, epoch)
+            for name, note in fields.items()
+            if name.startswith(b"in:")
+        },
     )
+
+
+def _sent(note: bytes, epoch: int) -> Sent:
+    """What a note of units given says of an epoch. ValueError."""
+    of, *units = map(int, note.split(b":"))
+    if len(units) == 1:  # versions up to 0.4: those that have not arrived
+        return Sent(units[0])
+    given, arrived = units
+    return Sent(given, arrived) if of == epoch else Sent()
+
+
+def _got(note: bytes, epoch: int) -> int:
+    """What a note of units that arrived says of an epoch. ValueError."""
+    of, *units = map(int, note.split(b":"))
+    return units[0] if units and of == epoch else 0
 
 
 async def _or_away(

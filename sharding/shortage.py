@@ -2,7 +2,9 @@
 
 Reading shards one after another is no snapshot: B is read empty, a unit moves from A to B, A is read
 empty. So a refusal needs two readings between which no shard's `moves` changed and no transfer was open:
-between the two nothing but deductions happened, and those only lower the sum that was read.
+between the two nothing but deductions happened, and those only lower the sum that was read. Of such a
+reading each two shards know the same of what one gave the other; where they do not, one of them has lost
+a step of a transfer with its node, and that is made up for first.
 """
 
 import asyncio
@@ -15,9 +17,18 @@ from sharding.answers import INSUFFICIENT, MISSING, SOLD_OUT, answers, may_pass,
 from sharding.errors import StockUnavailableError
 from sharding.metrics import StockMetrics
 from sharding.notes import NOTE_S, Note
-from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason
+from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason, State
 from sharding.packing import pack
-from sharding.shards import MissingShardError, Mode, OpenTransfer, Served, ShardReading, Shards
+from sharding.shards import (
+    Given,
+    MissingShardError,
+    Mode,
+    OpenTransfer,
+    Sent,
+    Served,
+    ShardReading,
+    Shards,
+)
 from sharding.turnstile import Turnstile
 
 ROUNDS_MIN = 64
@@ -43,10 +54,15 @@ class Gathered(Enum):
 
 
 class Survey(NamedTuple):
-    """One reading of all shards; `proven` says that a second one found nothing moved."""
+    """One reading of all shards; `proven` says that a second one found nothing moved, and that nothing
+    was on its way."""
 
     readings: Sequence[ShardReading]
     proven: bool
+    open_transfers: Sequence[OpenTransfer] = ()
+    """Units that may arrive yet."""
+    owed: Sequence[OpenTransfer] = ()
+    """Units that are at both shards, below zero: none that could be lacking."""
     on_sale: bool = True
     """Whether every shard of the layout that was asked for was open and served it."""
 
@@ -55,8 +71,9 @@ class Survey(NamedTuple):
         return sum(reading.available for reading in self.readings)
 
     @property
-    def open_transfers(self) -> list[OpenTransfer]:
-        return [transfer for reading in self.readings for transfer in reading.open_transfers]
+    def unfinished(self) -> list[OpenTransfer]:
+        """What somebody can and should bring to an end: what may arrive, and what can be given up."""
+        return [*self.open_transfers, *(o for o in self.owed if self.available_at(o.donor))]
 
     def available_at(self, partition: int) -> int:
         return sum(r.available for r in self.readings if r.partition == partition)
@@ -72,11 +89,42 @@ async def survey(shards: Shards) -> Survey:
     first = await shards.read_all()
     serving = first[: len(shards.partitions)]
     on_sale = all(reading.is_on_sale(shards.layout) for reading in serving)
-    if any(reading.open_transfers for reading in first):
-        return Survey(first, proven=False, on_sale=on_sale)
+    begun = [each for reading in first for each in reading.open_transfers if each.units > 0]
+    if begun:
+        return Survey(first, proven=False, open_transfers=begun, on_sale=on_sale)
     second = await shards.read_all()
-    unmoved = [reading.version for reading in first] == [reading.version for reading in second]
-    return Survey(first, proven=unmoved, on_sale=on_sale)
+    if versions(first) != versions(second):
+        return Survey(first, proven=False, on_sale=on_sale)
+    uneven = in_transit(first)
+    coming = [each for each in uneven if each.units > 0]
+    owed = [each for each in uneven if each.units < 0]
+    return Survey(first, not coming, coming, owed, on_sale)
+
+
+def versions(readings: Sequence[ShardReading]) -> list[tuple[int, int]]:
+    """What is the same in two readings between which nothing came in or moved."""
+    return [reading.version for reading in readings]
+
+
+def in_transit(readings: Sequence[ShardReading]) -> list[OpenTransfer]:
+    """What shards gave each other and has not arrived by both sides' word, where all were read while
+    nothing moved; by the donor's alone where the receiver was not read, or is of another epoch."""
+    read = {reading.partition: reading for reading in readings}
+    pairs = {(d, r) for d, reading in read.items() for r in reading.sent}
+    pairs |= {(d, r) for r, reading in read.items() for d in reading.got if d in read}
+    found = []
+    for donor, receiver in sorted(pairs):
+        units = _on_their_way(read[donor], read.get(receiver), receiver)
+        if units:
+            found.append(OpenTransfer(donor, receiver, units))
+    return found
+
+
+def _on_their_way(donor: ShardReading, other: ShardReading | None, receiver: int) -> int:
+    sent = donor.sent.get(receiver, Sent())
+    if other is not None and other.epoch == donor.epoch:
+        return sent.given - other.got.get(donor.partition, 0)
+    return 0 if donor.state is State.CLOSED else sent.given - sent.arrived
 
 
 class Shortage:
@@ -146,9 +194,9 @@ class Shortage:
         StockUnavailableError or MissingShardError if a shard cannot be asked.
         """
         seen = await self._surveys.run()
-        if seen.open_transfers:
-            await self._finish(seen.open_transfers)
-            return Gathered.SOME
+        if seen.unfinished:
+            has_moved = await self._finish(seen.unfinished)
+            return Gathered.SOME if has_moved else Gathered.NOTHING_NOW
         if not seen.on_sale:
             return Gathered.NOTHING_NOW
         if seen.proven and seen.available < quantity:
@@ -158,11 +206,11 @@ class Shortage:
             return Gathered.NOTHING_NOW
         lacking = max(1, quantity - at_home)
         await self._shards.mark_gathering(home)
-        transfer = await self._take(home, donor, quantity=lacking)
-        if transfer is None:
+        given = await self._take(home, donor, quantity=lacking)
+        if given is None:
             return Gathered.NOTHING_NOW
-        await self._shards.put(transfer)
-        await self._ack(transfer)
+        served = await self._shards.put(given)
+        await self._ack(given, served)
         return Gathered.SOME
 
     async def _settle(self, case: "_Case") -> Answer:
@@ -199,9 +247,8 @@ class Shortage:
 
         `insists`: an earlier step was not enough, so another home may be taking units away from here.
         """
-        if seen.open_transfers:
-            await self._finish(seen.open_transfers)
-            return True
+        if seen.unfinished:
+            return await self._finish(seen.unfinished)
         if not seen.on_sale:
             return case.close(await self._ask_home(case, case.waiting)) > 0
         hopeless = case.waiting_for_more_than(seen.available)
@@ -214,9 +261,10 @@ class Shortage:
             return True
         return await self._bring(case, donor, seen.available_at(case.home), insists=insists)
 
-    async def _finish(self, transfers: Iterable[OpenTransfer]) -> None:
-        for transfer in transfers:
-            await self._shards.finish(transfer)
+    async def _finish(self, transfers: Iterable[OpenTransfer]) -> bool:
+        """Whether any came to its end: a receiver that is being restored takes nothing as yet."""
+        ended = [await self._shards.finish(each.donor, each.receiver) for each in transfers]
+        return any(each.is_even for each in ended)
 
     async def _refuse(self, case: "_Case", hopeless: Waiting) -> None:
         """An earlier copy may have been accepted since home was asked: look again, last of all.
@@ -247,48 +295,45 @@ class Shortage:
         least = min(request.quantity for request in requests.values()) - at_home
         if insists or donor.available < least:
             await self._shards.mark_gathering(case.home)
-        transfer = await self._take(case.home, donor, quantity=quantity)
-        if transfer is None:
+        given = await self._take(case.home, donor, quantity=quantity)
+        if given is None:
             return False
-        putting = self._shards.put(transfer, pack(requests.values()))
-        answered, is_done = await self._served(case, requests, putting)
-        if is_done:
-            await self._ack(transfer)
+        putting = self._shards.put(given, pack(requests.values()))
+        answered, served = await self._served(case, requests, putting)
+        if served is not None:
+            await self._ack(given, served)
         case.close(answered)
         return True
 
-    async def _take(self, home: int, donor: ShardReading, *, quantity: int) -> OpenTransfer | None:
+    async def _take(self, home: int, donor: ShardReading, *, quantity: int) -> Given | None:
         """Begin a transfer to `home`; None if the donor gives nothing now."""
-        number = donor.next_number(home)
         taken = await self._shards.take(
-            donor.partition, receiver=home, number=number, quantity=quantity
+            donor.partition, receiver=home, before=donor.given_to(home), quantity=quantity
         )
-        if taken.word != "taken":
-            return None
-        return OpenTransfer(donor.partition, home, number, taken.numbers[0])
+        return taken.given
 
     async def _served(
         self, case: "_Case", requests: Waiting, serving: Awaitable[Served]
-    ) -> tuple[Answered, bool]:
-        """The answers of a step that serves requests, and whether it was carried out.
+    ) -> tuple[Answered, Served | None]:
+        """The answers of a step that serves requests, and what it came to; None: nobody knows.
 
         Here alone the requests' own outcome can be unknown.
         """
         try:
             served = await serving
         except StockUnavailableError as failure:
-            return dict.fromkeys(requests, unavailable(failure.reason)), False
+            return dict.fromkeys(requests, unavailable(failure.reason)), None
         shard = self._shards.partitions.index(case.home)
         given = answers(list(requests.values()), served, shard=shard)
         answered = dict(zip(requests, given, strict=True))
         if served.may_echo:
             case.note_echoes(i for i, answer in answered.items() if answer is INSUFFICIENT)
             answered = {i: _while_it_may_run(answer) for i, answer in answered.items()}
-        return answered, True
+        return answered, served
 
-    async def _ack(self, transfer: OpenTransfer) -> None:
+    async def _ack(self, given: Given, served: Served) -> None:
         try:
-            await self._shards.ack(transfer)
+            await self._shards.ack(given._replace(units=served.got))
         except StockUnavailableError:
             # The units have arrived and the requests are served; who next reads the note closes it.
             self._metrics.moves.labels("ack_left_open").inc()

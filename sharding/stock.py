@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import inf
 
 from sharding.answers import CLOSED, SOLD_OUT, unavailable
 from sharding.auditing import Auditing, Marked
-from sharding.balancing import Balancing, made_up
+from sharding.balancing import Balancing
 from sharding.batches import Batch
 from sharding.catalogue import Catalogue, Product
 from sharding.cluster import Cluster
@@ -36,7 +37,7 @@ from sharding.plans import Freeze, LoadPlan
 from sharding.recalling import Recalling
 from sharding.resolving import Resolving
 from sharding.shards import Found, MissingShardError, OpenTransfer, ShardReading, Shards
-from sharding.shortage import Survey
+from sharding.shortage import Survey, in_transit, versions
 from sharding.tasks import Tasks
 
 _LOG = logging.getLogger(__name__)
@@ -299,35 +300,25 @@ class Stock:
         except MissingShardError:
             self._catalogue.forget(product_id)
             raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
-        return frozenset(transfer for r in readings for transfer in r.open_transfers)
+        return frozenset(in_transit(readings))
 
-    async def finish_transfer(self, product_id: int, transfer: OpenTransfer) -> None:
-        """Bring a transfer to its end that somebody left open. StockUnavailableError."""
-        shards = Shards(self._cluster, product_id, Layout(0, 1))
-        try:
-            await self._tasks.whole(shards.finish(transfer), "finish transfer")
-        except MissingShardError:
-            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
+    async def finish_transfers(self, product_id: int, donor: int, receiver: int) -> None:
+        """Let all that one shard gave another arrive, whoever left it open; what the donor has forgotten
+        to have given leaves it, too.
 
-    async def forgo(self, product_id: int, transfer: OpenTransfer, *, epoch: int) -> bool:
-        """Have the donor give up units that have arrived, and of whose departure it has lost all trace.
-
-        False: the product was closed, or loaded again, meanwhile. StockUnavailableError.
+        StockUnavailableError: not all of that can be now, as where one of them is being restored, or the
+        donor owes more than it has and others could give it.
         """
-        try:
-            return await self._tasks.whole(
-                self._balancing.forgo(product_id, transfer, epoch=epoch), "forgo"
-            )
-        except MissingShardError:
-            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
+        work = self._finish_transfers(product_id, donor, receiver)
+        await self._tasks.whole(work, "finish transfers")
 
-    async def regain(self, product_id: int, transfer: OpenTransfer, *, epoch: int) -> bool:
-        """Have units arrive once more at a shard that has lost all trace of them; else as `forgo`."""
-        shards = Shards(self._cluster, product_id, Layout(0, 1))
-        try:
-            return made_up(await shards.regain(transfer, epoch=epoch))
-        except MissingShardError:
-            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
+    async def _finish_transfers(self, product_id: int, donor: int, receiver: int) -> None:
+        known = await Shards(self._cluster, product_id, Layout(0, 1)).finish(donor, receiver)
+        if known.owed:
+            await self._balancing.repay(product_id, donor, receiver, owed=known.owed)
+        elif not known.is_even:
+            where = f"p{receiver:02d} takes nothing now"
+            raise StockUnavailableError(Reason.NOT_EXECUTED, where)
 
     async def outlive_notes(self, product_ids: Iterable[int]) -> None:
         """Return when no process refuses anybody any more by a proof from before this call."""
@@ -464,15 +455,12 @@ async def _read_consistently(shards: Shards) -> Survey:
     for _ in range(READINGS_MAX):
         later = await shards.read_all()
         if not any(reading.open_transfers for reading in present):
-            is_still = _versions(present) == _versions(later)
-            if is_still and (before == _versions(present) or _counts(present) == _counts(later)):
+            is_still = versions(present) == versions(later)
+            is_exact = before == versions(present) or _counts(present) == _counts(later)
+            if is_still and is_exact and not in_transit(present):
                 return Survey(present, proven=True)
-        before, present = _versions(present), later
+        before, present = versions(present), later
     return Survey(present, proven=False)
-
-
-def _versions(readings: Sequence[ShardReading]) -> list[tuple[int, int]]:
-    return [reading.version for reading in readings]
 
 
 def _counts(readings: Sequence[ShardReading]) -> list[tuple[int, int, int]]:
@@ -522,6 +510,9 @@ def _product_stock(
     """`readings`: of the layout's shards, None where one does not answer, then of retired ones."""
     found = [reading for reading in readings if reading is not None]
     base = readings[0]
+    on_their_way: Counter[int] = Counter()
+    for transfer in in_transit(found):
+        on_their_way[transfer.donor] += transfer.units
     return ProductStock(
         product_id=product_id,
         state=_state_of(found),
@@ -532,7 +523,9 @@ def _product_stock(
         buffer=listing.buffer - (base.released if base else 0),
         sold_before=listing.sold_before,
         shards=tuple(
-            _shard_stock(i, reading) for i, reading in enumerate(readings) if reading is not None
+            _shard_stock(i, reading, on_their_way[reading.partition])
+            for i, reading in enumerate(readings)
+            if reading is not None
         ),
         serving=listing.layout.shards,
         exact=exact,
@@ -548,7 +541,7 @@ def _state_of(readings: Sequence[ShardReading]) -> State:
     return State.OPEN
 
 
-def _shard_stock(shard: int, reading: ShardReading) -> ShardStock:
+def _shard_stock(shard: int, reading: ShardReading, in_transit: int) -> ShardStock:
     return ShardStock(
         shard=shard,
         partition=reading.partition,
@@ -556,5 +549,5 @@ def _shard_stock(shard: int, reading: ShardReading) -> ShardStock:
         held=reading.held,
         sold=reading.sold,
         loaded=reading.loaded,
-        in_transit=sum(transfer.units for transfer in reading.open_transfers),
+        in_transit=in_transit,
     )

@@ -39,13 +39,13 @@ from ledger.layouts import Layouts
 from ledger.leases import Leases
 from ledger.metrics import LedgerMetrics
 from ledger.openings import Openings
-from ledger.outbox import Outbox, OutboxKind
+from ledger.outbox import Outbox
 from ledger.products import Products
 from ledger.raw_events import RawEvents
 from ledger.restoring import PartitionStates
 from ledger.sales_mode import Modes
 from ledger.settings import read_settings
-from ledger.transfer_sums import TransferSums
+from ledger.transfers import UnevenPairs
 from ledger.untold import UntoldSales
 from sharding.cluster import Cluster
 from sharding.errors import (
@@ -65,7 +65,6 @@ from worker.applier import Applier
 from worker.audit import Audit
 from worker.breaker import Breaker, Suspects
 from worker.buffer_releases import BufferKeeper, Releases
-from worker.causality import Causality
 from worker.degraded import Replicas
 from worker.demand import DemandKeeper
 from worker.drain import Drain
@@ -83,7 +82,7 @@ from worker.settings import WorkerSettings
 from worker.share import Share, Shares
 from worker.strays import Strays
 from worker.tenancy import Tenancy
-from worker.transfers import MadeUp, Transfers
+from worker.transfers import Evenness, OpenTransfers
 from worker.upkeep import LedgerUpkeep
 from worker.waiting import wait_until
 
@@ -251,7 +250,6 @@ class _OfServer:
             self.share,
             self._partitions,
             Checkpoints(database),
-            Causality(self.share, Checkpoints(database), TransferSums(database)),
             Applier(self._journal),
             settings,
             metrics,
@@ -273,11 +271,7 @@ class _OfServer:
         database, partitions = self._database, self._settings.partitions
         outbox, metrics = Outbox(database), self._metrics
         undos = Undos(self._stock, outbox, metrics)
-        transfers = Transfers(self._stock, outbox, metrics)
-        forgone, regained = (
-            MadeUp(kind, self._stock, outbox, metrics)
-            for kind in (OutboxKind.FORGO, OutboxKind.REGAIN)
-        )
+        transfers = OpenTransfers(self._stock, Products(database), outbox, metrics)
         mends = Mends(
             self._stock,
             Products(database),
@@ -289,8 +283,7 @@ class _OfServer:
         return {
             "undos": Errands(self.share, outbox, undos, metrics),
             "transfers": Errands(self.share, outbox, transfers, metrics),
-            "forgone": Errands(self.share, outbox, forgone, metrics),
-            "regained": Errands(self.share, outbox, regained, metrics),
+            "evenness": Evenness(self.share, UnevenPairs(database), metrics),
             "strays": Strays(self.share, Holds(self._database), self._orders, metrics),
             "mends": Errands(self.share, outbox, mends, metrics),
         }

@@ -15,7 +15,6 @@ from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.partitions import Partitions
 from worker.applier import Applier
-from worker.causality import Causality
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 from worker.share import Share
@@ -36,7 +35,6 @@ class Drain:
         share: Share,
         partitions: Partitions,
         checkpoints: Checkpoints,
-        causality: Causality,
         applier: Applier,
         settings: WorkerSettings,
         metrics: WorkerMetrics,
@@ -45,7 +43,6 @@ class Drain:
         self._share = share
         self._partitions = partitions
         self._checkpoints = checkpoints
-        self._causality = causality
         self._applier = applier
         self._settings = settings
         self._metrics = metrics
@@ -87,12 +84,12 @@ class Drain:
             self._note_failures(0)  # nothing is left that could not be written
             return False
         self._failpoints.hit("worker.after_read")
-        ordered = await self._causality.ordered(await self._replicated(chunks))
-        for batch in cut(ordered, self._settings.batch_rows_max):
+        replicated = await self._replicated(chunks)
+        for batch in cut(replicated, self._settings.batch_rows_max):
             await self._applier.apply(batch)
             self._note_failures(0)
             self._note(batch)
-        return bool(ordered)
+        return bool(replicated)
 
     async def _load_checkpoints(self) -> None:
         unknown = self._share.owned - self._share.applied.keys()

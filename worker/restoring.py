@@ -201,9 +201,7 @@ class _Work:
         self, server: PartitionStates, state: PartitionState, shard: ShardState
     ) -> None:
         product_id = shard.product_id
-        found = await self._restoring.refill(
-            self._partition, self._attempt, shard, forgets=self.forgets
-        )
+        found = await self._restoring.refill(self._partition, self._attempt, shard)
         self._compare(product_id, found, Found(shard.available, shard.held, shard.sold))
         if shard.max_per_user and shard.state != State.CLOSED:
             began = state.began[product_id]

@@ -1,35 +1,50 @@
 """Ends transfers that whoever began them has left open, or of which one side has forgotten its part.
 
-The ledger notes a transfer when it applies its take and forgets it with its ack, so the note outlives
-workers, and one that ends in time is never looked at.
+The ledger notes what was given when it applies the take and forgets it with the ack, so the note
+outlives workers, and what ends in time is never looked at. What a node has forgotten is found where the
+sums of two shards differ, which is looked for when a partition was opened anew, and once a minute.
 """
 
+import asyncio
+import time
 from collections.abc import Collection
 
+from ledger.errors import LedgerError
 from ledger.outbox import Outbox, OutboxKind, OutboxRow
-from sharding.shards import OpenTransfer
+from ledger.products import Products
+from ledger.transfers import UnevenPairs
+from sharding.outcomes import State
 from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
+from worker.share import Share
+from worker.waiting import wait_until
 
 STUCK_AFTER_S = 10
-TOLD_WITHIN_S = 1.0
-"""In which the ledger hears of what was made up for, as a rule."""
+TICK_S = 0.5
+LOOKS_AFTER_S = (0.0, 2.0, 10.0, 30.0)
+"""After a partition was opened: what happened just before may be applied some moments later."""
+LOOK_EVERY_S = 60.0
 
 
-class Transfers:
+class OpenTransfers:
     """Work for the loop in worker/outbox.py: lets units arrive at the shard that they were taken for."""
 
     kind = OutboxKind.TRANSFER
 
-    def __init__(self, stock: Stock, outbox: Outbox, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self, stock: Stock, products: Products, outbox: Outbox, metrics: WorkerMetrics
+    ) -> None:
         self._stock = stock
+        self._products = products
         self._outbox = outbox
         self._metrics = metrics
 
     async def carry_out(self, row: OutboxRow) -> None:
-        """The row goes at once: where somebody else ended the transfer, no other event tells of it."""
-        transfer = OpenTransfer(row.partition, row.peer, row.transfer, row.quantity)
-        await self._stock.finish_transfer(row.product_id, transfer)
+        """The row goes at once: where somebody else ended the transfer, or the product was closed, no
+        other event tells of it."""
+        product = await self._products.get(row.product_id)
+        if product.epoch == row.epoch and product.status is not State.CLOSED:
+            await self._stock.finish_transfers(row.product_id, row.partition, row.peer)
         await self._outbox.remove(row)
         self._metrics.transfers_finished.inc()
 
@@ -41,35 +56,42 @@ class Transfers:
         self._metrics.transfers_stuck.set(stuck)
 
 
-class MadeUp:
-    """Work for the loop in worker/outbox.py: a shard that has forgotten its part of a transfer is made
-    up for that. Units whose take was lost leave it again; units whose put was lost arrive again."""
+class Evenness:
+    """Has shards made even that may have lost a step of a transfer: those of each partition that was
+    opened anew, or that this worker has not served before, and of all of them once a minute."""
 
-    def __init__(
-        self, kind: OutboxKind, stock: Stock, outbox: Outbox, metrics: WorkerMetrics
-    ) -> None:
-        """`kind`: FORGO or REGAIN."""
-        self.kind = kind
-        self._stock = stock
-        self._outbox = outbox
+    def __init__(self, share: Share, transfers: UnevenPairs, metrics: WorkerMetrics) -> None:
+        self._share = share
+        self._transfers = transfers
         self._metrics = metrics
+        self._generations: dict[int, int] = {}
+        self._due_s: dict[int, list[float]] = {}
 
-    async def carry_out(self, row: OutboxRow) -> None:
-        """The shard's own event ends the row, when the ledger has it: if that is lost, this is to be
-        done once more."""
-        if self.kind is OutboxKind.FORGO:
-            transfer = OpenTransfer(row.partition, row.peer, row.transfer, row.quantity)
-            is_done = await self._stock.forgo(row.product_id, transfer, epoch=row.epoch)
-        else:
-            transfer = OpenTransfer(row.peer, row.partition, row.transfer, row.quantity)
-            is_done = await self._stock.regain(row.product_id, transfer, epoch=row.epoch)
-        if is_done:
-            await self._outbox.postpone(row, "made up for", pause_s=TOLD_WITHIN_S)
-        else:
-            await self._outbox.remove(row)
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        while not stop.is_set():
+            if self._share.is_leased:
+                await self._tick(time.monotonic())
+            await wait_until(stop, TICK_S)
 
-    def note_failure(self, result: str) -> None:
-        self._metrics.transfers_put_off.labels(result).inc()
+    async def _tick(self, now_s: float) -> None:
+        owned = self._share.owned
+        for partition, known in list(self._share.applied.items()):
+            if self._generations.get(partition) != known.id.generation:
+                self._generations[partition] = known.id.generation
+                self._due_s[partition] = [now_s + each for each in LOOKS_AFTER_S]
+        for lost in self._generations.keys() - owned:
+            del self._generations[lost]
+            self._due_s.pop(lost, None)
+        for partition in [each for each, due in self._due_s.items() if due[0] <= now_s]:
+            await self._look(partition)
 
-    async def show(self, partitions: Collection[int]) -> None:
-        """Open for a second, as a rule; what fails is shown with all other kinds."""
+    async def _look(self, partition: int) -> None:
+        """A ledger that is away is only counted: the look is due again."""
+        try:
+            await self._transfers.want_even(partition)
+        except LedgerError:
+            self._metrics.failures.labels("transfers").inc()
+            return
+        _, *left = self._due_s[partition]
+        self._due_s[partition] = left or [time.monotonic() + LOOK_EVERY_S]

@@ -1,1 +1,1 @@
-DELETE FROM outbox WHERE id = %s
+DELETE FROM outbox WHERE id = %s AND epoch = %s AND transfer = %s

@@ -1,3 +1,3 @@
-SELECT product_id, partition_id, is_out, number, open_units, epoch, moved
+SELECT product_id, partition_id, is_out, epoch, units, arrived
 FROM shard_transfer FORCE INDEX (by_peer)
 WHERE peer = %s

@@ -1,3 +1,3 @@
-SELECT product_id, peer, is_out, number, open_units, epoch, moved
+SELECT product_id, peer, is_out, epoch, units, arrived
 FROM shard_transfer
 WHERE partition_id = %s

@@ -1,13 +1,14 @@
 SELECT
+    product.product_id,
+    product.epoch,
+    product.layout_shards,
     EXISTS (
         SELECT 1
         FROM layout_change AS decided
         WHERE decided.product_id = product.product_id AND (
 -- @include is_resharded
         )
-    ),
-    product.product_id,
--- @include restored_product
+    )
 FROM product_inventory AS product
 WHERE product.status IN ('loading', 'open', 'closing') AND NOT EXISTS (
     SELECT 1

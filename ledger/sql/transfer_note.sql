@@ -1,7 +1,14 @@
-INSERT INTO shard_transfer (partition_id, product_id, peer, is_out, number, open_units, epoch, moved) VALUES
+INSERT INTO shard_transfer (partition_id, product_id, peer, is_out, epoch, units, arrived) VALUES
 {rows}
 ON DUPLICATE KEY UPDATE
-    open_units = IF(VALUES(number) >= number, VALUES(open_units), open_units),
-    number = GREATEST(number, VALUES(number)),
-    moved = IF(VALUES(epoch) > epoch, 0, moved) + IF(VALUES(epoch) < epoch, 0, VALUES(moved)),
+    units = CASE
+        WHEN VALUES(epoch) > epoch THEN VALUES(units)
+        WHEN VALUES(epoch) = epoch THEN GREATEST(units, VALUES(units))
+        ELSE units
+    END,
+    arrived = CASE
+        WHEN VALUES(epoch) > epoch THEN VALUES(arrived)
+        WHEN VALUES(epoch) = epoch THEN GREATEST(arrived, VALUES(arrived))
+        ELSE arrived
+    END,
     epoch = GREATEST(epoch, VALUES(epoch))

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Give a closing shard's unsold units back to the ledger and leave a stone: epoch, transfer numbers, no
--- units. The stone keeps a delayed load from recreating the shard.
+-- Give a closing shard's unsold units back to the ledger and leave a stone: epoch, what it gave and
+-- got, no units. The stone keeps a delayed load from recreating the shard.
 --
 -- KEYS[1] head    hash: the partition's fence
 -- KEYS[2] stock   hash: the shard
@@ -38,7 +38,7 @@ end
 local function busy(why) return { "busy", head.generation, head.number, why } end
 if stock.state ~= "closing" then return busy("state") end
 if stock.held > 0 then return busy("held") end
-if has_open_transfers(stock_key) then return busy("in_transit") end
+if has_open_transfers(stock) then return busy("in_transit") end
 
 local given_back = stock.available
 stock.available = 0

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Let the units of a take arrive at their receiver, once, and serve the requests that waited for them.
+-- Let units that another shard gave arrive, as far as they have not, and serve the requests that waited for them.
 --
 -- KEYS[1] head    hash: the receiver's fence
 -- KEYS[2] stock   hash: the receiving shard
@@ -20,12 +20,12 @@
 -- ARGV[9] partition        this shard's partition
 -- ARGV[10] requests        packed, see sharding/packing.py; may be an empty list
 -- ARGV[11] donor           partition that the units were taken from
--- ARGV[12] transfer        integer >= 1, the number of the take
--- ARGV[13] quantity        integer >= 1, the units of the take
--- ARGV[14] after           id of an event of the donor that is not before the take
+-- ARGV[12] epoch           integer >= 0, the donor's; the units of another one stay where they are
+-- ARGV[13] given           integer >= 0, units that the donor has given this shard in that epoch, in all
 --
 -- Returns one of
---   {"done", generation, number, available, statuses, firsts, state, at_ms}  as deduct.lua
+--   {"done", generation, number, available, statuses, firsts, state, at_ms, got}  as deduct.lua; got: units that
+--                                        have arrived from that donor in that epoch, in all; of another epoch 0
 --   {"fenced", why}
 --   {"missing"}  no such key
 --   {"corrupt", what}
@@ -42,17 +42,20 @@ local product, requests = ARGV[3], ARGV[10]
 local call = { product = product, layout = ARGV[4], record_cap = ARGV[5], tombstone_cap = ARGV[6],
   backlog_max = ARGV[7], shard = ARGV[8], partition = ARGV[9], mode = "home", deadlines = KEYS[10],
   users = KEYS[11] }
-local donor, transfer, quantity = ARGV[11], ARGV[12], ARGV[13]
+local donor, epoch, given = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13])
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2], events_key)
 if not head then return refusal end
 local stock
 stock, refusal = read_stock(stock_key)
 if not stock then return refusal end
-local arrived = tonumber(redis.call("HGET", stock_key, "in:" .. donor) or "0")
-local is_new = tonumber(transfer) > arrived
-if is_new then
-  stock.available = stock.available + quantity
+local got = read_got(stock, donor)
+if not got then return { "corrupt", "stock" } end
+if stock.epoch ~= epoch then got = 0 end
+local units = stock.epoch == epoch and moves_units(stock) and math.max(given - got, 0) or 0
+if units > 0 then
+  got = given
+  stock.available = stock.available + units
   stock.moves = stock.moves + 1
 end
 refusal = wrong_type(KEYS[10], "zset", "deadlines") or wrong_type(KEYS[11], "hash", "users")
@@ -62,15 +65,15 @@ served, refusal = serve(cmsgpack.unpack(requests), call, stock, head, memory)
 if not served then return refusal end
 
 local done = { "done", head.generation, head.number, stock.available, served.statuses, served.firsts,
-  stock.state, served.at_ms }
-if not is_new and served.sold + served.held == 0 then
+  stock.state, served.at_ms, got }
+if units == 0 and served.sold + served.held == 0 then
   touch(head)
   return done
 end
 local event
-if is_new then
-  event = shard_event("put", product, stock, "peer", donor, "transfer", transfer, "quantity", quantity,
-    "after", ARGV[14], "requests", requests, "statuses", served.statuses, "shard", call.shard)
+if units > 0 then
+  event = shard_event("put", product, stock, "peer", donor, "quantity", int(units), "total", int(got),
+    "requests", requests, "statuses", served.statuses, "shard", call.shard)
 else
   event = shard_event("deduct", product, stock, "requests", requests, "statuses", served.statuses, "shard", call.shard)
 end
@@ -79,6 +82,6 @@ if refusal then return refusal end
 -- From here on it must succeed.
 done[3] = head.number
 write_counts(stock)
-if is_new then redis.call("HSET", stock_key, "in:" .. donor, transfer) end
+if units > 0 then write_got(stock, donor, got) end
 remember(served, call, head, memory)
 return done

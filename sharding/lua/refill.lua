@@ -9,9 +9,8 @@
 -- ARGV[1] attempt  integer >= 1, the generation that this attempt was issued
 -- ARGV[2] freeze   integer >= 0, version of the last decision to stop or to resume the sale; 0: none
 -- ARGV[3] frozen   1 or 0, what it was
--- ARGV[4] forgets  1: of transfers that the ledger does not know there is nothing; 0: what is known stays
--- ARGV[5] stock    packed flat list of names and values; empty: there is no such shard
--- ARGV[6] info     packed flat list of names and values
+-- ARGV[4] stock    packed flat list of names and values; empty: there is no such shard
+-- ARGV[5] info     packed flat list of names and values
 --
 -- Returns one of
 --   {"done", available, held, sold}  what the shard had before the attempt, as text; nothing after the word: no shard
@@ -22,12 +21,12 @@
 -- @include restoring
 
 local stock_key, info_key, users_key = KEYS[2], KEYS[3], KEYS[4]
-local attempt, freeze, frozen, forgets = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == "1"
-local fields, info = cmsgpack.unpack(ARGV[5]), cmsgpack.unpack(ARGV[6])
+local attempt, freeze, frozen = ARGV[1], ARGV[2], ARGV[3]
+local fields, info = cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[5])
 
 local head, refusal = read_restoring(KEYS[1], attempt)
 if not head then return refusal end
-local before, moves, kept = { "done" }, 0, {}
+local before, moves = { "done" }, 0
 if redis.call("TYPE", stock_key).ok == "hash" then
   local values = redis.call("HMGET", stock_key, "available", "held", "sold", "moves", "restored")
   local restored, had_available, had_held, had_sold = string.match(values[5] or "", "^(%d+):(%d*):(%d*):(%d*)$")
@@ -35,20 +34,10 @@ if redis.call("TYPE", stock_key).ok == "hash" then
   before = { "done", values[1] or "", values[2] or "", values[3] or "" }
   moves = whole(values[4]) or 0
   freeze, frozen = latest_freeze(stock_key, freeze, frozen)
-  if not forgets then
-    local all = redis.call("HGETALL", stock_key)
-    for i = 1, #all, 2 do
-      if string.find(all[i], "^in:") or string.find(all[i], "^out:") then
-        kept[#kept + 1] = all[i]
-        kept[#kept + 1] = all[i + 1]
-      end
-    end
-  end
 end
 -- From here on it must succeed.
 redis.call("UNLINK", stock_key, info_key, users_key)
 if #fields == 0 then return before end
-if #kept > 0 then redis.call("HSET", stock_key, unpack(kept)) end
 -- Each event can have raised it once.
 redis.call("HSET", stock_key, "moves", int(math.max(moves, head.number) + 1), "freeze", freeze, "frozen", frozen,
   "restored", attempt .. ":" .. table.concat({ before[2] or "", before[3] or "", before[4] or "" }, ":"),

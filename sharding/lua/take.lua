@@ -1,5 +1,6 @@
 #!lua
--- Take units out of a shard for another shard of the product, under a number that makes it happen once.
+-- Take units out of a shard for another shard of the product. How many it has given that one in all is counted on,
+-- and the other one takes over what it lacks of them: so each unit arrives once, whoever brings it, and how often.
 --
 -- KEYS[1] head    hash: the donor's fence
 -- KEYS[2] stock   hash: the donating shard
@@ -10,18 +11,18 @@
 -- ARGV[3] product          integer >= 1
 -- ARGV[4] donor            partition of this shard
 -- ARGV[5] receiver         partition that the units are for
--- ARGV[6] transfer         integer >= 1, one more than the last number between the two
+-- ARGV[6] given            integer >= 0, units given to it before as the caller knows: of two callers one goes first
 -- ARGV[7] quantity         integer >= 1, units wanted; fewer are taken where there are fewer
 -- ARGV[8] layout           integer >= 1, the layout that the caller knows
 --
 -- Returns one of
---   {"taken", generation, number, units}       this transfer is open with that many units
---   {"open", generation, number, transfer, units}  another one is; finish it first
---   {"past", generation, number, transfer}     that number was used up; this is the last one
---   {"empty", generation, number}              nothing to take
---   {"gathering", generation, number}          the shard gathers units itself and goes first
---   {"stopped", generation, number}            the shard is not open
---   {"stale", generation, number}              the shard belongs to another layout
+--   {"taken", generation, number, units, given, epoch}  so many left, by which so many were given in all
+--   {"open", generation, number}       not all that was given before is known to have arrived; finish that first
+--   {"past", generation, number}       somebody else was faster
+--   {"empty", generation, number}      nothing to take
+--   {"gathering", generation, number}  the shard gathers units itself and goes first
+--   {"stopped", generation, number}    the shard is not open
+--   {"stale", generation, number}      the shard belongs to another layout
 --   {"fenced", why}
 --   {"missing"}  no such key
 --   {"corrupt", what}
@@ -31,7 +32,7 @@
 
 local stock_key, events_key = KEYS[2], KEYS[3]
 local product, donor, receiver = ARGV[3], ARGV[4], ARGV[5]
-local transfer, quantity, layout = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local known, quantity, layout = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local head, refusal = read_head(KEYS[1], ARGV[1], ARGV[2])
 if not head then return refusal end
@@ -42,14 +43,11 @@ local function answer(word, ...)
   return { word, head.generation, head.number, ... }
 end
 
-local last, open_units = read_out(stock_key, receiver)
-if not last then return { "corrupt", "stock" } end
-if open_units > 0 and last == transfer then
-  touch(head)
-  return answer("taken", open_units)
-end
-if open_units > 0 then return answer("open", last, open_units) end
-if transfer ~= last + 1 then return answer("past", last) end
+local given, arrived = read_given(stock, receiver)
+if not given then return { "corrupt", "stock" } end
+-- What it owes it may give: of that nothing arrives once more.
+if given > arrived then return answer("open") end
+if given ~= known then return answer("past") end
 if stock.frozen or stock.state ~= "open" then return answer("stopped") end
 -- A shard that serves nobody gives its units to whoever knows a later layout.
 local is_retired = not stock.serves and stock.layout < layout
@@ -63,10 +61,11 @@ if units == 0 then return answer("empty") end
 
 stock.available = stock.available - units
 stock.moves = stock.moves + 1
+given = given + units
 refusal = append(events_key, head, shard_event("take", product, stock, "peer", receiver,
-  "transfer", int(transfer), "quantity", int(units)))
+  "quantity", int(units), "total", int(given)))
 if refusal then return refusal end
 -- From here on it must succeed.
 write_counts(stock)
-redis.call("HSET", stock_key, "out:" .. receiver, int(transfer) .. ":" .. int(units))
-return answer("taken", units)
+write_given(stock, receiver, given, arrived)
+return answer("taken", units, given, stock.epoch)

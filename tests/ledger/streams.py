@@ -44,6 +44,10 @@ class FakeStream:
         self.generation = max(1, after.generation)
         self.number = after.number
         self.counts: dict[int, dict[str, int]] = {}
+        self.given: Counter[tuple[int, int]] = Counter()
+        """Units by product and receiver."""
+        self.got: Counter[tuple[int, int]] = Counter()
+        """Units by product and donor."""
 
     @property
     def position(self) -> EventId:
@@ -51,6 +55,9 @@ class FakeStream:
 
     def load(self, product_id: int, units: int, *, epoch: int = 1, layout: int = 1) -> Entry:
         self.counts[product_id] = {"available": units, "held": 0, "sold": 0, "loaded": units}
+        for moved in (self.given, self.got):
+            for pair in [each for each in moved if each[0] == product_id]:
+                del moved[pair]
         return self._shard_entry(
             Kind.LOAD, product_id, epoch=epoch, quantity=units, state="loading", layout=layout
         )
@@ -181,23 +188,39 @@ class FakeStream:
             Kind.TOMBSTONE, product_id, epoch=epoch, request=request_id, tombstone=tombstone
         )
 
-    def take(self, product_id: int, units: int, *, peer: int, transfer: int) -> Entry:
+    def take(self, product_id: int, units: int, *, peer: int, epoch: int = 1) -> Entry:
         self._add(product_id, available=-units)
+        self.given[product_id, peer] += units
         return self._shard_entry(
-            Kind.TAKE, product_id, peer=peer, transfer=transfer, quantity=units
+            Kind.TAKE,
+            product_id,
+            epoch=epoch,
+            peer=peer,
+            quantity=units,
+            total=self.given[product_id, peer],
         )
 
     def ack(
-        self, product_id: int, *, peer: int, transfer: int, after: EventId = BEFORE_ALL
+        self, product_id: int, *, peer: int, arrived: int | None = None, paid: int = 0
     ) -> Entry:
-        return self._shard_entry(Kind.ACK, product_id, peer=peer, transfer=transfer, after=after)
-
-    def put(
-        self, product_id: int, units: int, *, peer: int, transfer: int, after: EventId = BEFORE_ALL
-    ) -> Entry:
-        self._add(product_id, available=units)
+        """`arrived`: all that was given, if it is not told; `paid`: units that are given up by it."""
+        self._add(product_id, available=-paid)
+        self.given[product_id, peer] += paid
+        total = self.given[product_id, peer]
         return self._shard_entry(
-            Kind.PUT, product_id, peer=peer, transfer=transfer, quantity=units, after=after
+            Kind.ACK,
+            product_id,
+            peer=peer,
+            quantity=paid,
+            total=total,
+            arrived=total if arrived is None else arrived,
+        )
+
+    def put(self, product_id: int, units: int, *, peer: int) -> Entry:
+        self._add(product_id, available=units)
+        self.got[product_id, peer] += units
+        return self._shard_entry(
+            Kind.PUT, product_id, peer=peer, quantity=units, total=self.got[product_id, peer]
         )
 
     def close(self, product_id: int, *, epoch: int = 1) -> Entry:

@@ -238,7 +238,7 @@ async def test_the_equation_has_every_term_and_both_halves(
         shard.events.adjust(Kind.RESTOCK, product, 50, restock),
         shard.events.adjust(Kind.REMOVE, product, 20, remove),
         shard.events.hold(product, [("order 5 5", 7)]),
-        shard.events.take(product, 10, peer=40, transfer=1),
+        shard.events.take(product, 10, peer=40),
         shard.mark(),
     )
     found = await Audits(database).read(product)

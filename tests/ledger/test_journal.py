@@ -108,12 +108,12 @@ async def test_units_on_their_way_are_signed_whichever_side_is_applied_first(
     await loaded(applier, donor, product_id, 100)
     await loaded(applier, receiver, product_id, 100)
     start = receiver.position
-    put = receiver.put(product_id, 30, peer=donor.partition, transfer=1)
+    put = receiver.put(product_id, 30, peer=donor.partition)
     await applier.apply([chunk_of(receiver.partition, start, [put])])
     shard = await fetch(database, SHARD, product_id, receiver.partition)
     assert shard[0][:5] == (130, 0, 0, 100, -30)
     start = donor.position
-    take = donor.take(product_id, 30, peer=receiver.partition, transfer=1)
+    take = donor.take(product_id, 30, peer=receiver.partition)
     await applier.apply([chunk_of(donor.partition, start, [take])])
     shard = await fetch(database, SHARD, product_id, donor.partition)
     assert shard[0][:5] == (70, 0, 0, 100, 30)
@@ -126,8 +126,8 @@ async def test_a_shard_may_give_back_more_than_it_was_loaded_with(
     for events in (donor, receiver):
         await loaded(applier, events, product_id, 100)
     for events, entries in (
-        (donor, [donor.take(product_id, 100, peer=1, transfer=1), donor.close(product_id)]),
-        (receiver, [receiver.put(product_id, 100, peer=1, transfer=1), receiver.close(product_id)]),
+        (donor, [donor.take(product_id, 100, peer=1), donor.close(product_id)]),
+        (receiver, [receiver.put(product_id, 100, peer=1), receiver.close(product_id)]),
     ):
         start = EventId(1, events.number - 2) if events.number > 2 else EventId(0, 0)
         await applier.apply([chunk_of(events.partition, start, entries)])
@@ -174,9 +174,9 @@ async def test_moves_without_a_journal_row_are_applied_once_by_many_too(
     product_id, events = await new_product(1_000), await stream()
     await loaded(applier, events, product_id)
     rivals = [Applier(Journal(database, new_metrics(), Failpoints({}))) for _ in range(6)]
-    for transfer in range(1, 21):
+    for _ in range(20):
         start = events.position
-        take = events.take(product_id, 10, peer=1, transfer=transfer)
+        take = events.take(product_id, 10, peer=1)
         chunk = chunk_of(events.partition, start, [take])
         await asyncio.gather(*(rival.apply([chunk]) for rival in rivals))
     shard = await fetch(database, SHARD, product_id, events.partition)
@@ -398,10 +398,10 @@ async def test_units_may_be_used_at_one_shard_before_the_other_tells_where_they_
     starts = donor.position, receiver.position
     told_by_donor = [
         donor.adjust(Kind.RESTOCK, product_id, 5, came),
-        donor.take(product_id, 5, peer=receiver.partition, transfer=1),
+        donor.take(product_id, 5, peer=receiver.partition),
     ]
     told_by_receiver = [
-        receiver.put(product_id, 5, peer=donor.partition, transfer=1),
+        receiver.put(product_id, 5, peer=donor.partition),
         receiver.deduct(product_id, [(went, 5)])
         if use == "sold"
         else receiver.adjust(Kind.REMOVE, product_id, 5, went),
@@ -593,12 +593,12 @@ async def test_thousands_of_products_fit_one_batch(
 async def test_what_is_known_of_transfers_does_not_go_back_when_an_event_comes_late(
     database: Database,
 ) -> None:
-    """As a retried letter does; a number that was forgotten would be used again."""
+    """As a retried letter does; units that were forgotten would arrive once more."""
     side = TransferSide(3, 7_654_321, 5, is_out=True)
     notes = [
-        TransferNote(7, 0, epoch=2, moved=40),
-        TransferNote(6, 10, epoch=2, moved=10),
-        TransferNote(2, 4, epoch=1, moved=4),
+        TransferNote(epoch=2, moved=40, arrived=20),
+        TransferNote(epoch=2, moved=10, arrived=30),
+        TransferNote(epoch=1, moved=50, arrived=50),
     ]
 
     async def run(transaction: Transaction) -> None:
@@ -607,8 +607,8 @@ async def test_what_is_known_of_transfers_does_not_go_back_when_an_event_comes_l
             await transaction.bulk(with_rows("transfer_note", rows))
 
     await database.transaction(run)
-    sql = "SELECT number, open_units, epoch, moved FROM shard_transfer WHERE product_id = %s"
-    assert await fetch(database, sql, side.product_id) == [(7, 0, 2, 50)]
+    sql = "SELECT epoch, units, arrived FROM shard_transfer WHERE product_id = %s"
+    assert await fetch(database, sql, side.product_id) == [(2, 40, 30)]
 
 
 async def test_raw_entries_are_kept_and_forgotten_by_age(

@@ -13,9 +13,10 @@ from ledger.merge import Chunk
 from ledger.metrics import LedgerMetrics
 from ledger.outbox import Outbox, OutboxKind, OutboxRow
 from ledger.products import Products
+from ledger.transfers import UnevenPairs
 from sharding.events import EventId, Kind
 from sharding.partitions import Entry
-from tests.ledger.conftest import NewProduct, Stream, fetch, new_metrics, write
+from tests.ledger.conftest import PARTITIONS, NewProduct, Stream, fetch, new_metrics, write
 from tests.ledger.streams import FakeStream, chunk_of, fresh_request_ids
 from worker.applier import Applier
 
@@ -210,7 +211,7 @@ async def test_work_is_found_by_its_partition_and_rests_when_put_off(
 
 async def transfers(database: Database, sale: Sale) -> list[tuple[object, ...]]:
     sql = (
-        "SELECT partition_id, peer, transfer, quantity FROM outbox "
+        "SELECT partition_id, peer, transfer FROM outbox "
         "WHERE kind = 'transfer' AND product_id = %s ORDER BY id"
     )
     return await fetch(database, sql, sale.product_id)
@@ -220,25 +221,57 @@ async def test_a_transfer_is_known_from_its_take_to_its_ack(
     sale: Sale, outbox: Outbox, database: Database
 ) -> None:
     here, product_id = sale.here, sale.product_id
-    whole = [here.take(product_id, 1, peer=2, transfer=1), here.ack(product_id, peer=2, transfer=1)]
+    whole = [here.take(product_id, 1, peer=2), here.ack(product_id, peer=2)]
     await sale.apply(here, whole)
     assert await transfers(database, sale) == []
     takes = [
-        here.take(product_id, 5, peer=2, transfer=2),
-        here.take(product_id, 6, peer=3, transfer=2),
+        here.take(product_id, 5, peer=2),
+        here.take(product_id, 6, peer=3),
     ]
     await sale.apply(here, takes)
-    assert await transfers(database, sale) == [(here.partition, 2, 2, 5), (here.partition, 3, 2, 6)]
+    assert await transfers(database, sale) == [(here.partition, 2, 6), (here.partition, 3, 6)]
     assert await due_of(outbox, OutboxKind.TRANSFER, sale) == []
     await write(
         database, "UPDATE outbox SET due_time = CURRENT_TIMESTAMP(3) WHERE kind = 'transfer'"
     )
     rows = await due_of(outbox, OutboxKind.TRANSFER, sale)
-    assert [(row.peer, row.transfer, row.quantity) for row in rows] == [(2, 2, 5), (3, 2, 6)]
-    await sale.apply(here, [here.ack(product_id, peer=2, transfer=2)])
-    assert await transfers(database, sale) == [(here.partition, 3, 2, 6)]
+    assert [(row.peer, row.transfer) for row in rows] == [(2, 6), (3, 6)]
+    await sale.apply(here, [here.ack(product_id, peer=2)])
+    assert await transfers(database, sale) == [(here.partition, 3, 6)]
+    more = [here.ack(product_id, peer=3), here.take(product_id, 1, peer=3)]
+    await sale.apply(here, more)
     await outbox.remove(rows[1])
-    await sale.apply(here, [here.ack(product_id, peer=3, transfer=2)])
+    assert await transfers(database, sale) == [(here.partition, 3, 7)]
+    await sale.apply(here, [here.ack(product_id, peer=3)])
+    assert await transfers(database, sale) == []
+    await outbox.remove(rows[1])
+
+
+async def test_shards_of_which_one_has_lost_what_moved_are_made_even(
+    sale: Sale, outbox: Outbox, database: Database
+) -> None:
+    """Whichever of the two; and nothing is noted of what is even, or over."""
+    here, there, product_id = sale.here, sale.there, sale.product_id
+    known = UnevenPairs(database)
+    other = min(set(range(PARTITIONS)) - {here.partition, there.partition})
+    on_sale = "UPDATE product_inventory SET epoch = %s, status = 'open' WHERE product_id = %s"
+    await write(database, on_sale, 1, product_id)
+    await sale.apply(here, [here.take(product_id, 5, peer=other), here.ack(product_id, peer=other)])
+    await sale.apply(there, [there.put(product_id, 3, peer=here.partition)])
+    await known.want_even(other)
+    assert await transfers(database, sale) == [(here.partition, other, 5)]
+    await known.want_even(here.partition)
+    await known.want_even(there.partition)
+    expected = [(here.partition, other, 5), (here.partition, there.partition, 0)]
+    assert await transfers(database, sale) == expected
+    for row in await due_of(outbox, OutboxKind.TRANSFER, sale):
+        await outbox.remove(row)
+    await sale.apply(here, [here.take(product_id, 3, peer=there.partition)])
+    await sale.apply(here, [here.ack(product_id, peer=there.partition)])
+    await known.want_even(there.partition)
+    assert await transfers(database, sale) == []
+    await write(database, on_sale, 2, product_id)
+    await known.want_even(here.partition)
     assert await transfers(database, sale) == []
 
 
@@ -271,7 +304,7 @@ async def test_a_shard_joins_a_layout_with_no_units_and_takes_part_from_then_on(
     new, product_id = await stream(), sale.product_id
     entries = [
         new.layout(product_id, 4, joins=True),
-        new.put(product_id, 30, peer=sale.here.partition, transfer=1),
+        new.put(product_id, 30, peer=sale.here.partition),
     ]
     await sale.apply(new, entries)
     shard = await fetch(database, SHARD, product_id, new.partition)
@@ -302,9 +335,7 @@ async def test_what_is_to_be_done_is_noted_once_by_many_that_apply_one_batch(
     await sale.apply(sale.here, [sale.deduct(sale.here, *[(each, 1) for each in ids])])
     start = sale.there.position
     entries = [sale.deduct(sale.there, (each, 1)) for each in ids]
-    entries += [
-        sale.there.take(sale.product_id, 1, peer=peer, transfer=1) for peer in range(20, 30)
-    ]
+    entries += [sale.there.take(sale.product_id, 1, peer=peer) for peer in range(20, 30)]
     chunk = chunk_of(sale.there.partition, start, entries)
     rivals = [Applier(Journal(database, new_metrics(), Failpoints({}))) for _ in range(6)]
     await asyncio.gather(*(rival.apply([chunk]) for rival in rivals))

@@ -44,7 +44,6 @@ class Shop:
         self.told: list[Told] = []
         self._held: dict[str, int] = {}
         self._sold: list[tuple[str, int, EventId]] = []
-        self._transfers = 0
 
     @property
     def available(self) -> int:
@@ -95,10 +94,9 @@ class Shop:
 
     def _move(self) -> Entry:
         """Units come and go without a row of the journal."""
-        self._transfers += 1
         move = self.dice.choice((self.events.take, self.events.put))
         units = self.dice.randint(1, 5)
-        return move(self.product_id, units, peer=40, transfer=self._transfers)
+        return move(self.product_id, units, peer=40)
 
 
 async def everything(timeline: Timeline, **named: int) -> list[TimelineRow]:

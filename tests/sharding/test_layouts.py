@@ -7,14 +7,14 @@ import pytest
 
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
-from sharding.errors import LoadConflictError, StockUnavailableError
+from sharding.errors import LoadConflictError
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
 from sharding.partitions import Partitions
 from sharding.placement import home_shard
 from sharding.plans import split_evenly
-from sharding.shards import OpenTransfer
 from sharding.stock import Stock
+from tests.moving import begin
 from tests.sharding.conftest import LoadProduct, plan_for
 
 
@@ -85,13 +85,12 @@ async def test_a_take_that_a_failover_undid_creates_no_units(
     found = await stock._catalogue.find(product)
     assert found is not None
     donor, receiver = found.shards.partitions
-    taken = await found.shards.take(donor, receiver=receiver, number=1, quantity=5)
-    assert taken.word == "taken"
+    await begin(found.shards, donor, receiver, 5)
     # The node that takes over has neither the take nor all of the units: two were sold meanwhile.
     key = keys.stock(cluster.tags[donor], product)
     await cluster.command(donor, "HDEL", key, f"out:{receiver}", lane=LaneKind.WRITE)
     await cluster.command(donor, "HSET", key, "available", "3", "sold", "2", lane=LaneKind.WRITE)
-    await stock.finish_transfer(product, OpenTransfer(donor, receiver, 1, 5))
+    await stock.finish_transfers(product, donor, receiver)
     seen = await stock.read(product)
     assert seen is not None
     assert (seen.available, seen.sold, seen.in_transit) == (3, 2, 0)
@@ -147,7 +146,7 @@ async def test_a_delayed_take_of_an_earlier_layout_moves_nothing(
     old = found.shards
     await reload(stock, product, 1, units=6, former=6)
     donor, receiver = old.partitions[0], old.partitions[1]
-    taken = await old.take(donor, receiver=receiver, number=1, quantity=6)
+    taken = await old.take(donor, receiver=receiver, before=0, quantity=6)
     assert taken.word == "stale"
     seen = await stock.read(product)
     assert seen is not None
@@ -168,20 +167,6 @@ async def test_a_shortage_while_the_product_closes_is_no_sell_out(
     await stock.close(product, 1)
     (answer,) = await selling
     assert answer.outcome is not Outcome.INSUFFICIENT_STOCK
-
-
-async def test_an_open_transfer_is_finished_only_after_its_take_is_confirmed(
-    stock: Stock, load: LoadProduct
-) -> None:
-    product = await load(5, 0)
-    found = await stock._catalogue.find(product)
-    assert found is not None
-    donor, receiver = found.shards.partitions
-    never_taken = OpenTransfer(donor, receiver, number=7, units=3)
-    await found.shards.finish(never_taken)
-    seen = await stock.read(product)
-    assert seen is not None
-    assert (seen.available, seen.in_transit) == (5, 0)
 
 
 async def test_a_damaged_listing_is_unavailable_and_forgotten_once_it_is_repaired(
@@ -253,55 +238,3 @@ async def test_removes_that_need_each_others_units_are_served_one_after_the_othe
 
 async def test_no_requests_are_answered_with_no_answers(stock: Stock) -> None:
     assert await stock.deduct([]) == []
-
-
-async def test_units_whose_take_was_lost_are_given_up_once_and_brought_from_others_if_need_be(
-    stock: Stock, load: LoadProduct
-) -> None:
-    product = await load(20, 0, 30)
-    found = await stock._catalogue.find(product)
-    assert found is not None
-    donor, receiver, _ = found.shards.partitions
-    await found.shards.put(OpenTransfer(donor, receiver, 1, 45))
-    for number, units, left in [(8, 45, 50), (8, 45, 50), (7, 10, 40), (8, 45, 40)]:
-        assert await stock.forgo(product, OpenTransfer(donor, receiver, number, units), epoch=1)
-        seen = await stock.read(product)
-        assert seen is not None
-        assert (seen.available, seen.in_transit) == (left, 0)
-    with pytest.raises(StockUnavailableError, match="short"):
-        await stock.forgo(product, OpenTransfer(donor, receiver, 9, 41), epoch=1)
-    with pytest.raises(StockUnavailableError, match="early"):
-        await stock.forgo(product, OpenTransfer(donor, receiver, 9, 1), epoch=2)
-    number = (await found.shards.read(donor)).next_number(receiver)
-    taken = await found.shards.take(donor, receiver=receiver, number=number, quantity=1)
-    assert taken.word == "taken"
-    # What is open between the two is finished first, and its units are brought back.
-    assert await stock.forgo(product, OpenTransfer(donor, receiver, 9, 40), epoch=1)
-    seen = await stock.read(product)
-    assert seen is not None
-    assert (seen.available, seen.in_transit) == (0, 0)
-
-
-async def test_units_whose_put_was_lost_arrive_once_more_and_only_once(
-    stock: Stock, load: LoadProduct
-) -> None:
-    product = await load(20, 0)
-    found = await stock._catalogue.find(product)
-    assert found is not None
-    donor, receiver = found.shards.partitions
-    # Units that came later do not keep it from that, nor it those that come after.
-    await found.shards.put(OpenTransfer(donor, receiver, 9, 1))
-    for number, units, there in [(8, 4, 25), (8, 4, 25), (7, 2, 27), (8, 4, 27)]:
-        assert await stock.regain(product, OpenTransfer(donor, receiver, number, units), epoch=1)
-        seen = await stock.read(product)
-        assert seen is not None
-        assert seen.available == there
-    await found.shards.put(OpenTransfer(donor, receiver, 9, 1))
-    await found.shards.put(OpenTransfer(donor, receiver, 10, 1))
-    seen = await stock.read(product)
-    assert seen is not None
-    assert seen.available == 28
-    with pytest.raises(StockUnavailableError, match="early"):
-        await stock.regain(product, OpenTransfer(donor, receiver, 11, 1), epoch=2)
-    await stock.close(product, 1)
-    assert not await stock.regain(product, OpenTransfer(donor, receiver, 11, 1), epoch=1)

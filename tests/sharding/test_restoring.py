@@ -24,7 +24,7 @@ from sharding.restoring import (
     checkpoint_at,
     opened_entry,
 )
-from sharding.shards import Shards
+from sharding.shards import Given, Known, Shards
 from sharding.stock import Stock
 from tests.sharding.conftest import entries_of, plan_for, settings_for
 
@@ -158,7 +158,7 @@ STEPS: dict[str, Step] = {
         partition, attempt=shut.attempt, found=f"{shut.attempt} ", number=0, forgets=True
     ),
     "refill": lambda restoring, partition, shut: restoring.refill(
-        partition, shut.attempt, shard(next(_product_ids)), forgets=True
+        partition, shut.attempt, shard(next(_product_ids))
     ),
     "clear": lambda restoring, partition, shut: restoring.clear(partition, shut.attempt, 1),
     "users": lambda restoring, partition, shut: restoring.count_users(
@@ -218,7 +218,7 @@ async def test_each_step_whose_answer_was_lost_may_be_repeated(
     assert shut == first
     product = next(_product_ids)
     for _ in range(2):
-        assert await restoring.refill(opened, 2, shard(product), forgets=True) is None
+        assert await restoring.refill(opened, 2, shard(product)) is None
     entry = opened_entry(shut, AT_MS)
     for _ in range(2):
         await restoring.reopen(opened, shut, entry)
@@ -233,7 +233,7 @@ async def test_a_call_that_was_held_up_takes_nothing_back(
     shut = await shut_now(lonely, restoring, opened, 2)
 
     async def refill() -> None:
-        await restoring.refill(opened, 2, shard(product, max_per_user=5), forgets=True)
+        await restoring.refill(opened, 2, shard(product, max_per_user=5))
 
     await refill()
     await restoring.count_users(opened, 2, product, {user: 3})
@@ -273,7 +273,7 @@ async def test_a_restored_shard_sells_what_it_was_given_and_replays_what_it_was_
         await partitions.open(partition, [NOTHING_APPLIED], opening=1)
     attempt = (await partitions.head(partition)).generation + 1
     shut = await shut_now(lonely, restoring, partition, attempt)
-    assert await restoring.refill(partition, attempt, shard(product), forgets=True) is None
+    assert await restoring.refill(partition, attempt, shard(product)) is None
     record = Memory(What.RECORD, f"{product}:known", "d3:9:7:0")
     await restoring.remember(partition, attempt, [record], numbers=count(1))
     await restoring.reopen(partition, shut, opened_entry(shut, AT_MS))
@@ -288,10 +288,10 @@ async def test_a_restored_shard_sells_what_it_was_given_and_replays_what_it_was_
     ]
 
 
-async def test_a_restored_donor_uses_no_number_twice(
+async def test_a_restored_donor_gives_up_what_it_has_forgotten_to_have_given(
     lonely: Cluster, partitions: Partitions, restoring: Restoring
 ) -> None:
-    """Of the takes that were lost the receiver may know."""
+    """As much as it has; and what of that it gave before is not given twice."""
     product = product_of_an_even_partition()
     shards = Shards(lonely, product, Layout(1, 2))
     donor, receiver = shards.partitions
@@ -299,11 +299,18 @@ async def test_a_restored_donor_uses_no_number_twice(
         await partitions.open(donor, [NOTHING_APPLIED], opening=1)
     attempt = (await partitions.head(donor)).generation + 1
     shut = await shut_now(lonely, restoring, donor, attempt)
-    known = shard(product, transfers={receiver: Transfers(last_out=4)})
-    await restoring.refill(donor, attempt, known, forgets=True)
+    known = shard(product, transfers={receiver: Transfers(given=4, arrived=4)})
+    await restoring.refill(donor, attempt, known)
     await restoring.reopen(donor, shut, opened_entry(shut, AT_MS))
-    next_number = (await shards.read(donor)).next_number(receiver)
-    assert next_number > 5
-    for number, word in ((5, "past"), (next_number, "taken")):
-        taken = await shards.take(donor, receiver=receiver, number=number, quantity=1)
-        assert taken.word == word
+    had = (await shards.read(donor)).available
+    for arrived, given in ((3, 4), (9, 9), (9, 9), (9 + had, 4 + had)):
+        told = Given(donor, receiver, known.epoch, arrived)
+        assert await shards.ack(told) == Known(told._replace(units=given), max(arrived, 4))
+        assert (await shards.read(donor)).available == had - (given - 4)
+    await shards.put(Given(receiver, donor, known.epoch, 7))
+    taken = await shards.take(donor, receiver=receiver, before=4 + had, quantity=5)
+    assert taken.given == Given(donor, receiver, known.epoch, 9 + had)
+    taken = await shards.take(donor, receiver=receiver, before=9 + had, quantity=5)
+    assert (taken.word, taken.units) == ("taken", 2)
+    taken = await shards.take(donor, receiver=receiver, before=11 + had, quantity=5)
+    assert taken.word == "open"

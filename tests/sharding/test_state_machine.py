@@ -41,7 +41,7 @@ from sharding.packing import pack
 from sharding.partitions import Partitions
 from sharding.placement import Layout, base_partition, home_shard
 from sharding.plans import LoadPlan
-from sharding.shards import OpenTransfer, Served, Shards, Tombstone
+from sharding.shards import Served, Shards, Tombstone
 from sharding.stock import Stock
 from tests.model import INSUFFICIENT, Model, Record, Reply
 from tests.sharding.conftest import settings_for
@@ -610,12 +610,11 @@ class StockMachine(OrderRules):
         layout = Layout((await self._count()).layout, self.model.shards)
         shards = Shards(self.world.processes[0].cluster, self.product, layout)
         giving, getting = shards.partitions[donor], shards.partitions[receiver]
-        number = (await shards.read(giving)).last_out.get(getting, 0) + 1
-        taken = await shards.take(giving, receiver=getting, number=number, quantity=wanted)
-        if taken.word != "taken" or serving is None:
+        given = (await shards.read(giving)).given_to(getting)
+        taken = await shards.take(giving, receiver=getting, before=given, quantity=wanted)
+        if taken.given is None or serving is None:
             return None
-        transfer = OpenTransfer(giving, getting, number, taken.numbers[0])
-        return await shards.put(transfer, pack(serving))
+        return await shards.put(taken.given, pack(serving))
 
     def _account_for(self, copy: Copy, reply: list[object]) -> None:
         """A late copy's effect is an effect like another, though nobody hears of it."""
@@ -791,30 +790,36 @@ def _fields(flat: object) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
+def _notes(hashes: Iterable[dict[bytes, bytes]], start: bytes) -> list[bytes]:
+    return [note for fields in hashes for name, note in fields.items() if name.startswith(start)]
+
+
 def _added_up(hashes: dict[int, dict[bytes, bytes]]) -> Counts:
     """Shards that have no part in the newest epoch hold nothing, whatever they had sold before."""
     epoch = max(int(fields[b"epoch"]) for fields in hashes.values() if fields)
     former = [f for f in hashes.values() if f and int(f[b"epoch"]) < epoch]
     assert all(f[b"available"] == b"0" and f[b"state"] == b"closed" for f in former)
     present = [f for f in hashes.values() if f and int(f[b"epoch"]) == epoch]
-    notes = [
-        (donor, int(name.removeprefix(b"out:")), *map(int, note.split(b":")))
-        for donor, fields in hashes.items()
-        for name, note in fields.items()
-        if name.startswith(b"out:") and not note.endswith(b":0")
+    given = [
+        (int(units), int(arrived))
+        for note in _notes(present, b"out:")
+        for of, units, arrived in [note.split(b":")]
+        if int(of) == epoch
+    ]
+    got = [
+        int(units)
+        for note in _notes(present, b"in:")
+        for of, units in [note.split(b":")]
+        if int(of) == epoch
     ]
     return Counts(
         available=sum(int(f[b"available"]) for f in present),
-        in_transit=sum(
-            units
-            for donor, receiver, number, units in notes
-            if int(hashes[receiver].get(b"in:%d" % donor, b"0")) < number
-        ),
+        in_transit=sum(units for units, _ in given) - sum(got),
         held=sum(int(f[b"held"]) for f in present),
         sold=sum(int(f[b"sold"]) for f in present),
         loaded=sum(int(f[b"loaded"]) for f in present),
         lowest=min(int(f[b"available"]) for f in present),
-        notes=len(notes),
+        notes=sum(units != arrived for units, arrived in given),
         layout=max(int(f[b"layout"]) for f in present),
         states=frozenset(f[b"state"].decode() for f in present),
     )

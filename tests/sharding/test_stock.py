@@ -15,7 +15,9 @@ from sharding.metrics import StockMetrics
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
 from sharding.partitions import Partitions
 from sharding.placement import home_shard
+from sharding.shards import Known, OpenTransfer
 from sharding.stock import Stock
+from tests.moving import begin
 from tests.sharding.conftest import LoadProduct, events_of, plan_for, settings_for
 
 
@@ -247,8 +249,7 @@ async def test_a_transfer_that_was_left_open_counts_and_is_finished_by_whoever_n
     found = await stock._catalogue.find(product)
     assert found is not None
     donor, receiver = found.shards.partitions
-    taken = await found.shards.take(donor, receiver=receiver, number=1, quantity=5)
-    assert taken.word == "taken"
+    await begin(found.shards, donor, receiver, 5)
     seen = await stock.read(product)
     assert seen is not None
     assert (seen.available, seen.in_transit, seen.total) == (0, 5, 5)
@@ -266,15 +267,16 @@ async def test_a_step_of_a_transfer_that_is_repeated_changes_nothing(
     found = await stock._catalogue.find(product)
     assert found is not None
     donor, receiver = found.shards.partitions
-    for _ in range(2 if step == "take" else 1):
-        taken = await found.shards.take(donor, receiver=receiver, number=1, quantity=3)
-        assert (taken.word, taken.numbers) == ("taken", (3,))
-    (transfer,) = await stock.open_transfers(product)
+    given = await begin(found.shards, donor, receiver, 3)
+    if step == "take":
+        again = await found.shards.take(donor, receiver=receiver, before=0, quantity=3)
+        assert again.word == "open"
+    assert await stock.open_transfers(product) == {OpenTransfer(donor, receiver, 3)}
     for _ in range(2 if step == "put" else 1):
-        await found.shards.put(transfer)
+        assert (await found.shards.put(given)).got == 3
     for _ in range(2 if step == "ack" else 1):
-        await found.shards.ack(transfer)
-    late = await found.shards.take(donor, receiver=receiver, number=1, quantity=3)
+        assert await found.shards.ack(given) == Known(given, arrived=3)
+    late = await found.shards.take(donor, receiver=receiver, before=0, quantity=3)
     assert late.word == "past"
     await assert_balanced(stock, product, sold=0, available=5)
 

@@ -23,10 +23,10 @@ class Shard(NamedTuple):
     held: int
     sold: int
     loaded: int
-    out: dict[int, tuple[int, int]]
-    """For each receiver number and units of the last take."""
-    arrived: dict[int, int]
-    """For each donor the number of the last put."""
+    given: dict[int, int]
+    """Units by receiver, in this epoch."""
+    got: dict[int, int]
+    """Units by donor, in this epoch."""
 
 
 class How(NamedTuple):
@@ -195,16 +195,12 @@ class Product:
             self.note_offered(self.offered[-1])
 
     def in_transit(self) -> int:
-        return sum(
-            units
-            for donor, shard in self.shards.items()
-            for receiver, (number, units) in shard.out.items()
-            if units and number > self._arrived(receiver, donor)
-        )
+        given = sum(sum(shard.given.values()) for shard in self._of_newest_epoch())
+        return given - sum(sum(shard.got.values()) for shard in self._of_newest_epoch())
 
-    def _arrived(self, receiver: int, donor: int) -> int:
-        shard = self.shards.get(receiver)
-        return shard.arrived.get(donor, 0) if shard else 0
+    def _of_newest_epoch(self) -> list[Shard]:
+        newest = max((shard.epoch for shard in self.shards.values()), default=0)
+        return [shard for shard in self.shards.values() if shard.epoch == newest]
 
 
 def expect(holds: object, what: str) -> None:
@@ -213,22 +209,22 @@ def expect(holds: object, what: str) -> None:
 
 
 def shard_of(fields: dict[bytes, bytes]) -> Shard:
-    out: dict[int, tuple[int, int]] = {}
-    arrived: dict[int, int] = {}
+    epoch = int(fields[b"epoch"])
+    given: dict[int, int] = {}
+    got: dict[int, int] = {}
     for name, value in fields.items():
-        if name.startswith(b"out:"):
-            number, _, units = value.partition(b":")
-            out[int(name[4:])] = (int(number), int(units))
-        elif name.startswith(b"in:"):
-            arrived[int(name[3:])] = int(value)
+        for start, found in ((b"out:", given), (b"in:", got)):
+            if name.startswith(start):
+                of, units, *_ = map(int, value.split(b":"))
+                found[int(name.removeprefix(start))] = units if of == epoch else 0
     return Shard(
-        int(fields[b"epoch"]),
+        epoch,
         available=int(fields[b"available"]),
         held=int(fields[b"held"]),
         sold=int(fields[b"sold"]),
         loaded=int(fields[b"loaded"]),
-        out=out,
-        arrived=arrived,
+        given=given,
+        got=got,
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ledger.batch import ShardKey, TransferNote, TransferSide
-from ledger.merge import Chunk, Delivery, merge
+from ledger.merge import Chunk, Delivery, later_note, merge
 from ledger.restoring import Sides
 from sharding.events import Event, EventId, Kind
 from sharding.partitions import Entry
@@ -51,9 +51,7 @@ class KnownShards:
             row.available, row.held, row.sold, row.loaded = change.counts
             self._count_users(key, row.epoch, event)
         for side, note in batch.transfers.items():
-            known = self.transfers.get(side, TransferNote())
-            moved = known.moved if known.epoch == note.epoch else 0
-            self.transfers[side] = note._replace(moved=moved + note.moved)
+            self.transfers[side] = later_note(self.transfers.get(side, note), note)
 
     def sides(self, partition: int, *, of_peers: bool) -> Sides:
         """As the rows of shard_transfer are read."""

@@ -32,8 +32,6 @@ Words = list[bytes]
 LIKELY_SEEDS = (6, 23, 53, 0, 1, 4, 152)
 """They used every script, with the fewest calls, when this was written; it only saves time."""
 SEEDS_MAX = 400
-UNPLAYED = frozenset(("forgo", "regain"))
-"""Work that comes of how streams are drained, which the simulation does at once."""
 TIMES = re.compile(rb"\b1[0-9]{12}\b")
 """Milliseconds since 1970."""
 IDENTITY = re.compile(rb"\b[0-9a-f]{40}\b")
@@ -50,7 +48,7 @@ class Recordings:
     def __init__(self) -> None:
         self.played: set[str] = set()
         self._seeds: dict[int, list[Words]] = {}
-        wanted = set(script_names().values()) - UNPLAYED
+        wanted = set(script_names().values())
         equipment = Equipment()
         for seed in (*LIKELY_SEEDS, *range(SEEDS_MAX)):
             calls = _recorded(seed, equipment)
@@ -223,7 +221,7 @@ async def pair(services: LocalStack) -> AsyncIterator[Pair]:
 
 
 def test_every_script_is_compared(recordings: Recordings) -> None:
-    assert recordings.played == set(script_names().values()) - UNPLAYED
+    assert recordings.played == set(script_names().values())
 
 
 async def test_a_simulations_calls_do_the_same_on_real_nodes(

@@ -17,7 +17,7 @@ from tests.simulation.run import Result, run
 from tests.simulation.world import Equipment
 
 SEEDS = 60
-RARE_SEEDS = (98, 104, 111, 161, 177, 1002, 1362)
+RARE_SEEDS = (60, 98, 104, 111, 161, 177, 1002, 1362)
 """In 98 and 161 a failover loses events, in 104 and 111 a further line is taken at an alternate. Each
 happens in about one seed in sixty, now that a node which does not serve is hardly asked any more.
 In 1002 an attempt to restore a partition is overtaken before it has written anything, in 1362 a base is
@@ -79,7 +79,7 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
     ("present", "instead", "noticed", "likely"),
     [
         (r"if value then found\[position\] = value end", "", "I4|I8", 0),
-        (r'if is_new then redis\.call\("HSET", stock_key, "in:".*', "", "I1", 0),
+        (r"if units > 0 then write_got\(stock, donor, got\) end", "", "I1", 0),
         (r"stock\.held \+ held, stock\.sold \+ sold", "stock.held + held, stock.sold", "I1", 0),
         (r" or stock\.layout ~= tonumber\(call\.layout\)", "", "I4.* after .* were", 8),
         (r'redis\.call\("HSET", .*, unpack\(served\.tombstones\)\)', "", "I4", 0),
@@ -100,7 +100,7 @@ def altered(pattern: str, instead: str) -> Callable[[bytes], bytes]:
     ],
     ids=[
         "records",
-        "numbers of arrivals",
+        "the sum of what arrived",
         "counting of sales",
         "the layout that a shard serves",
         "the tombstone of a final refusal",

@@ -11,16 +11,17 @@ from ledger.batch import (
     EffectKey,
     Hold,
     HoldKey,
+    Moved,
     NewLayout,
-    Opening,
+    Pair,
     Refusal,
     SecondEffect,
     ShardKey,
-    TransferKey,
+    TransferNote,
+    TransferSide,
 )
 from ledger.literals import journal_rows
 from ledger.merge import Chunk, cut, merge, received
-from ledger.outbox import OutboxKind
 from ledger.products import JournalKind
 from ledger.service_events import Notice, ServiceEventKind
 from sharding.events import BEFORE_ALL, EventId, Kind
@@ -51,11 +52,11 @@ def entry_of(stream: FakeStream, what: str, product_id: int, units: int, name: s
         case "hold" | "confirm" | "release":
             return order_entry_of(stream, what, product_id, units, int(name[1:]))
         case "take":
-            return stream.take(product_id, units, peer=1, transfer=1)
+            return stream.take(product_id, units, peer=1)
         case "put":
-            return stream.put(product_id, units, peer=1, transfer=1)
+            return stream.put(product_id, units, peer=1)
         case "ack":
-            return stream.ack(product_id, peer=1, transfer=1)
+            return stream.ack(product_id, peer=1)
         case "undo" if stream.counts[product_id]["sold"] >= units:
             return stream.undo(product_id, units, name, EventId(1, 1))
         case "layout":
@@ -284,16 +285,43 @@ def test_the_latest_layout_of_a_batch_is_the_products_and_each_has_a_journal_row
 
 def test_a_transfer_leaves_a_trace_only_where_it_crosses_batches() -> None:
     stream = FakeStream(3)
-    start = [stream.load(11, 10), stream.take(11, 4, peer=5, transfer=1)]
-    within = [stream.take(11, 2, peer=6, transfer=1), stream.ack(11, peer=6, transfer=1)]
+    start = [stream.load(11, 10), stream.take(11, 4, peer=5)]
+    within = [stream.take(11, 2, peer=6), stream.ack(11, peer=6)]
     batch = merge([chunk_of(3, BEFORE_ALL, start + within)])
-    assert batch.opened == {TransferKey(11, 3, 5, 1): Opening(1, 4, start[1].id)}
-    assert batch.ended == []
+    assert (batch.opened, batch.ended) == ({Pair(11, 3, 5): Moved(1, 4)}, {})
     position = stream.position
-    ends = [stream.ack(11, peer=5, transfer=1), stream.take(11, 1, peer=5, transfer=2)]
+    ends = [stream.ack(11, peer=5), stream.take(11, 1, peer=5)]
     batch = merge([chunk_of(3, position, ends)])
-    assert batch.ended == [(OutboxKind.TRANSFER, TransferKey(11, 3, 5, 1))]
-    assert batch.opened == {TransferKey(11, 3, 5, 2): Opening(1, 1, ends[1].id)}
+    assert (batch.opened, batch.ended) == (
+        {Pair(11, 3, 5): Moved(1, 5)},
+        {Pair(11, 3, 5): Moved(1, 4)},
+    )
+
+
+def test_a_shard_that_owes_units_stays_noted_until_it_has_given_them_up() -> None:
+    stream = FakeStream(3)
+    entries = [stream.load(11, 4), stream.ack(11, peer=5, arrived=6, paid=4)]
+    batch = merge([chunk_of(3, BEFORE_ALL, entries)])
+    change = batch.shards[ShardKey(11, 3)]
+    assert (change.available, change.in_transit, change.parted) == (0, 4, BEFORE_ALL)
+    assert (batch.opened, batch.ended) == ({Pair(11, 3, 5): Moved(1, 4)}, {})
+    assert batch.transfers == {TransferSide(3, 11, 5, is_out=True): TransferNote(1, 4, 6)}
+    more = [stream.adjust(Kind.RESTOCK, 11, 9, "r"), stream.ack(11, peer=5, arrived=6, paid=2)]
+    batch = merge([chunk_of(3, entries[-1].id, more)])
+    assert (batch.opened, batch.ended) == ({}, {Pair(11, 3, 5): Moved(1, 6)})
+
+
+def test_steps_of_transfers_that_earlier_versions_wrote_count_and_leave_no_sums() -> None:
+    stream = FakeStream(3)
+    counts = b"product 11 epoch 1 available 0 held 0 sold 0 loaded 0".split()
+    entries = [stream.load(11, 0)] + [
+        stream.entry(tuple(b"v 1 at 5 kind".split() + told.split() + counts))
+        for told in (b"put quantity 4 peer 5 transfer 2", b"ack peer 5 transfer 2")
+    ]
+    batch = merge([chunk_of(3, BEFORE_ALL, entries)])
+    assert batch.letters == []
+    assert batch.shards[ShardKey(11, 3)].available == 4
+    assert (batch.transfers, batch.opened, batch.ended) == ({}, {}, {})
 
 
 def test_a_tombstone_is_kept_and_changes_nothing() -> None:

@@ -23,7 +23,6 @@ SETTLED = (
     "moves",
     "repaired",
     "restored",
-    "transfers_from",
     "visited",
     "since_ms",
     "next_shards",

@@ -22,7 +22,6 @@ from ledger.products import Products
 from ledger.raw_events import RawEvents
 from ledger.servers import PerServer
 from ledger.service_events import Notice, ServiceEventKind, publish
-from ledger.transfer_sums import TransferSums
 from sharding.errors import NotOpenableError, StockUnavailableError
 from sharding.events import BEFORE_ALL, EventId
 from sharding.lane import Node
@@ -40,7 +39,6 @@ from tests.ledger.streams import FakeStream, fresh_request_ids
 from tests.waiting import eventually
 from tests.worker.conftest import World
 from worker.applier import Applier
-from worker.causality import Causality
 from worker.degraded import Replicas
 from worker.drain import Drain
 from worker.freezes import PartitionFreezes
@@ -187,7 +185,6 @@ class Bench:
             self.share,
             partitions,
             checkpoints,
-            Causality(self.share, checkpoints, TransferSums(database)),
             applier,
             settings,
             metrics,

@@ -12,18 +12,18 @@ from ledger.database import Database
 from ledger.errors import LedgerUnavailableError
 from ledger.migrate import migrate
 from ledger.outbox import Outbox, OutboxKind
+from ledger.products import Products
 from ledger.settings import parse_url
 from sharding.errors import StockUnavailableError
 from sharding.events import EventId
 from sharding.outcomes import Reason
-from sharding.shards import OpenTransfer
-from tests.ledger.conftest import create_database, fetch, new_metrics, write
+from tests.ledger.conftest import create_database, fetch, new_metrics, settings_of, write
 from tests.waiting import eventually
 from tests.worker.conftest import PARTITIONS
 from worker.metrics import WorkerMetrics
 from worker.outbox import NOTHING_TO_RETURN, PAUSE_MAX_S, RETURNED, Errands, Undos, pause_s
 from worker.share import Share
-from worker.transfers import Transfers
+from worker.transfers import OpenTransfers
 
 PRODUCT = 1
 
@@ -36,7 +36,7 @@ class FakeStock:
         self.closed: set[int] = set()
         self.broken: set[int] = set()
         self.undone: list[tuple[int, str, int, EventId]] = []
-        self.finished: list[OpenTransfer] = []
+        self.finished: list[tuple[int, int]] = []
         self.attempts = 0
 
     async def undo(
@@ -56,10 +56,10 @@ class FakeStock:
         self.undone.append((partition, request_id, quantity, undone))
         return True
 
-    async def finish_transfer(self, product_id: int, transfer: OpenTransfer) -> None:
-        self._reach(transfer.donor)
+    async def finish_transfers(self, product_id: int, donor: int, receiver: int) -> None:
+        self._reach(donor)
         assert product_id == PRODUCT
-        self.finished.append(transfer)
+        self.finished.append((donor, receiver))
 
     def _reach(self, partition: int) -> None:
         self.attempts += 1
@@ -79,10 +79,9 @@ class Bench:
         self.stock = FakeStock()
         self.share = Share(metrics, trim_lag_s=60, partitions=PARTITIONS)
         outbox = Outbox(database)
-        self.loops = [
-            Errands(self.share, outbox, work(self.stock, outbox, metrics), metrics)  # type: ignore[arg-type]
-            for work in (Undos, Transfers)
-        ]
+        undos = Undos(self.stock, outbox, metrics)  # type: ignore[arg-type]
+        transfers = OpenTransfers(self.stock, Products(database), outbox, metrics)  # type: ignore[arg-type]
+        self.loops = [Errands(self.share, outbox, work, metrics) for work in (undos, transfers)]
         self.share.lease(frozenset(range(4)), float("inf"))
 
     @asynccontextmanager
@@ -109,16 +108,15 @@ class Bench:
             request_id,
         )
 
-    async def add_transfer(self, partition: int, number: int, *, age_s: int) -> None:
+    async def add_transfer(self, partition: int, *, age_s: int, epoch: int = 3) -> None:
         await write(
             self.database,
-            "INSERT INTO outbox (kind, product_id, partition_id, request_id, peer, transfer, quantity, "
-            "event_number, create_time) "
-            "VALUES ('transfer', %s, %s, '', 9, %s, 7, %s, CURRENT_TIMESTAMP(3) - INTERVAL %s SECOND)",
+            "INSERT INTO outbox (kind, product_id, partition_id, request_id, peer, epoch, transfer, "
+            "create_time) "
+            "VALUES ('transfer', %s, %s, '9', 9, %s, 7, CURRENT_TIMESTAMP(3) - INTERVAL %s SECOND)",
             PRODUCT,
             partition,
-            number,
-            number,
+            epoch,
             age_s,
         )
 
@@ -138,6 +136,8 @@ async def bench(services: LocalStack) -> AsyncIterator[Bench]:
     url = await create_database(parse_url(services.mysql_url))
     database = Database(url, new_metrics())
     await migrate(database)
+    await Products(database).put(settings_of(PRODUCT, 9))
+    await write(database, "UPDATE product_inventory SET status = 'open', epoch = 3")
     yield Bench(database)
     await database.close()
 
@@ -187,7 +187,7 @@ async def test_work_that_fails_for_any_reason_is_told_and_stops_no_loop(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await bench.add_undo(0, "a")
-    await bench.add_transfer(0, 1, age_s=0)
+    await bench.add_transfer(0, age_s=0)
     bench.stock.broken = {0}
     async with bench.running():
         await eventually(lambda: bench.metric("undos_total", result="failed"))
@@ -238,17 +238,19 @@ async def test_a_ledger_that_fails_is_counted_and_asked_again(
 
 
 async def test_transfers_that_nobody_ended_are_ended_and_forgotten(bench: Bench) -> None:
-    await bench.add_transfer(0, 4, age_s=2)
-    await bench.add_transfer(1, 5, age_s=20)
+    """Those of an earlier epoch are forgotten alone."""
+    await bench.add_transfer(0, age_s=2)
+    await bench.add_transfer(1, age_s=20)
+    await bench.add_transfer(2, age_s=2, epoch=2)
     bench.stock.away = {1}
     async with bench.running():
-        await eventually(lambda: bench.stock.finished == [OpenTransfer(0, 9, 4, 7)])
+        await eventually(lambda: bench.stock.finished == [(0, 9)])
         await eventually(lambda: bench.metric("transfers_put_off_total", reason="unavailable"))
         await eventually(lambda: bench.metric("transfers_stuck") == 1)
         bench.stock.away = set()
-        await eventually(lambda: bench.metric("transfers_finished_total") == 2)
+        await eventually(lambda: bench.metric("transfers_finished_total") == 3)
         await eventually(lambda: bench.metric("transfers_stuck") == 0)
-    assert bench.stock.finished[1] == OpenTransfer(1, 9, 5, 7)
+    assert bench.stock.finished == [(0, 9), (1, 9)]
     assert await bench.rows() == []
 
 

@@ -10,9 +10,10 @@ from sharding import keys
 from sharding.cluster import LaneKind
 from sharding.outcomes import Answer, Deduction, Outcome, ProductStock
 from sharding.placement import Layout
-from sharding.shards import OpenTransfer, Shards
+from sharding.shards import Given, Shards
 from tests.ledger.conftest import fetch
 from tests.ledger.streams import fresh_request_ids
+from tests.moving import begin
 from tests.waiting import eventually
 from tests.worker.conftest import PARTITIONS, StartWorker, World
 from worker.outbox import NOTHING_TO_RETURN
@@ -155,20 +156,18 @@ async def test_a_product_that_was_closed_meanwhile_keeps_its_units_in_the_ledger
     assert (after.sold_count, after.available_stock) == (10, UNITS - 10)
 
 
-async def take(world: World, product_id: int, units: int) -> OpenTransfer:
+async def take(world: World, product_id: int, units: int) -> Given:
     """Begin a transfer between two shards and leave it; nobody levels a product that is closing."""
     row = await world.products.begin_close(product_id)
     shards = Shards(world.cluster, product_id, Layout(row.layout_version, row.layout_shards))
     donor, receiver = shards.partitions[:2]
-    taken = await shards.take(donor, receiver=receiver, number=1, quantity=units)
-    assert taken.word == "taken"
-    return OpenTransfer(donor, receiver, 1, units)
+    return await begin(shards, donor, receiver, units)
 
 
-async def put(world: World, product_id: int, transfer: OpenTransfer) -> None:
+async def put(world: World, product_id: int, given: Given) -> None:
     row = await world.products.get(product_id)
     shards = Shards(world.cluster, product_id, Layout(row.layout_version, row.layout_shards))
-    await shards.put(transfer)
+    await shards.put(given)
 
 
 async def is_over(world: World, product_id: int) -> bool:

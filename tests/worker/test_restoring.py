@@ -24,10 +24,10 @@ from sharding.ordering import Orders
 from sharding.orders import Line
 from sharding.outcomes import Answer, Deduction, Outcome, Reason
 from sharding.placement import Layout
-from sharding.shards import OpenTransfer
 from sharding.stock import Stock
 from tests.ledger.conftest import fetch, write
 from tests.ledger.streams import fresh_order_ids, fresh_request_ids
+from tests.moving import begin, move
 from tests.waiting import eventually
 from tests.worker.audits import audit, last_event, shard_of, shards_of
 from tests.worker.busy import Busy, Memory, busy_world, drained, remembered
@@ -368,10 +368,9 @@ async def test_units_that_were_on_their_way_arrive_once_after_a_loss(
     shards = shards_of(world, product)
     first, second, third = shards.partitions[:3]
     for receiver, arrives in ((second, False), (third, True)):
-        taken = await shards.take(first, receiver=receiver, number=1, quantity=4)
-        assert taken.word == "taken"
+        given = await begin(shards, first, receiver, 4)
         if arrives:
-            await shards.put(OpenTransfer(first, receiver, 1, 4))
+            await shards.put(given)
     await drained(world)
     await lose_everything(world)
     await eventually(lambda: _has_arrived(world, product))
@@ -389,54 +388,49 @@ async def _has_arrived(world: World, product: int) -> bool:
 async def test_of_a_transfer_whose_put_was_lost_the_donor_knows(
     world: World, worker: WorkerProcess
 ) -> None:
-    """Its number is not used again, either: the receiver would take the next units for the same."""
     product = await world.on_sale(60)
     shards = shards_of(world, product)
     donor, receiver = shards.partitions[:2]
     with worker.paused():
-        assert (await shards.take(donor, receiver=receiver, number=1, quantity=4)).word == "taken"
-        await shards.put(OpenTransfer(donor, receiver, 1, 4))
+        given = await begin(shards, donor, receiver, 4)
+        await shards.put(given)
         await forget_last_event(world, receiver)
-        await shards.ack(OpenTransfer(donor, receiver, 1, 4))
+        await shards.ack(given)
     await drained(world)
     before = await generations(world, [receiver])
     await empty(world, [receiver])
     await all_restored(world, before)
-    await move(world, product, donor, receiver, 3)
+    await move(shards_of(world, product), donor, receiver, 3)
     readings = [await shards.read(donor), await shards.read(receiver)]
     assert [reading.available for reading in readings] == [3, 17]
     await sell_out(world, product, left=60)
     await assert_balanced(world, product)
 
 
-@pytest.mark.parametrize("loser", ["donor", "receiver"])
+@pytest.mark.parametrize("loser", [0, 1])
 async def test_of_a_transfer_nobody_had_heard_of_one_side_is_lost_and_made_up_for(
-    world: World, worker: WorkerProcess, loser: str
+    world: World, worker: WorkerProcess, loser: int
 ) -> None:
-    """The take, so that its units are at both shards; or the put, so that they are nowhere."""
+    """The donor's, so that its units are at both shards; or the receiver's, so that they are nowhere."""
     product = await world.on_sale(90, shards=3)
     shards = shards_of(world, product, shards=3)
-    donor, receiver = shards.partitions[:2]
-    lost, step = {"donor": (donor, "take"), "receiver": (receiver, "put")}[loser]
+    pair = shards.partitions[:2]
     await drained(world)
     with worker.paused():
-        taken = await shards.take(donor, receiver=receiver, number=1, quantity=30)
-        assert taken.word == "taken"
-        await shards.put(OpenTransfer(donor, receiver, 1, 30))
-        await shards.ack(OpenTransfer(donor, receiver, 1, 30))
-        before = await generations(world, [lost])
-        await empty(world, [lost])
+        await move(shards, *pair, 30)
+        before = await generations(world, [pair[loser]])
+        await empty(world, [pair[loser]])
     await all_restored(world, before)
-    await eventually(lambda: worker.said(f"a transfer's {step} is lost"))
-    await eventually(lambda: _is_made_up_for(world, product))
+    await eventually(lambda: _is_even(world, product))
     await drained(world)
     await sell_out(world, product, left=90)
     await assert_balanced(world, product)
 
 
-async def _is_made_up_for(world: World, product: int) -> bool:
-    sql = "SELECT COUNT(*) FROM outbox WHERE product_id = %s AND kind IN ('forgo', 'regain')"
-    return await _has(world, sql, product, 0)
+async def _is_even(world: World, product: int) -> bool:
+    seen = await world.stock.read(product)
+    assert seen
+    return seen.exact and seen.in_transit == 0 and seen.available == 90
 
 
 async def forget_last_event(world: World, partition: int) -> None:
@@ -642,16 +636,6 @@ async def forget_events(world: World, partition: int, *, after: EventId) -> None
     ids = [str(entry.id) for entry in entries]
     stream = keys.events(world.cluster.tags[partition], 0)
     await world.cluster.command(partition, "XDEL", stream, *ids, lane=LaneKind.MOVE)
-
-
-async def move(world: World, product: int, donor: int, receiver: int, units: int) -> None:
-    """A transfer from its beginning to its end."""
-    shards = shards_of(world, product)
-    number = (await shards.read(donor)).next_number(receiver)
-    taken = await shards.take(donor, receiver=receiver, number=number, quantity=units)
-    assert taken.word == "taken"
-    await shards.put(OpenTransfer(donor, receiver, number, units))
-    await shards.ack(OpenTransfer(donor, receiver, number, units))
 
 
 async def released_early(orders: Orders) -> list[int]:

@@ -20,6 +20,7 @@ from sharding.placement import Layout, home_shard
 from sharding.shards import Mode, Shards
 from tests.ledger.conftest import fetch
 from tests.ledger.streams import fresh_request_ids
+from tests.moving import begin
 from tests.waiting import eventually
 from tests.worker.conftest import PARTITIONS, StartWorker, WorkerProcess, World, all_open
 from worker.settings import WorkerSettings
@@ -120,8 +121,7 @@ async def open_transfer(world: World, product_id: int) -> None:
     """Units that are on their way, and nobody to see to them."""
     shards = Shards(world.cluster, product_id, Layout(1, SHARDS))
     donor, receiver = shards.partitions[:2]
-    taken = await shards.take(donor, receiver=receiver, number=1, quantity=5)
-    assert taken.word == "taken"
+    await begin(shards, donor, receiver, 5)
 
 
 async def release(world: World, product_id: int) -> None:

@@ -1057,7 +1057,9 @@ class UnitBalance(_message.Message):
     held: _builtins.int
     """Units that orders hold."""
     in_transit: _builtins.int
-    """Units on their way between two shards."""
+    """Units on their way between two shards; below zero: units that a node's loss left at two of them, until one
+    of the two gives them up.
+    """
     buffer: _builtins.int
     """Units kept back in the ledger."""
     sold: _builtins.int

@@ -554,7 +554,9 @@ class ShardStock(_message.Message):
     sold: _builtins.int
     """Units sold here since the product was loaded."""
     in_transit: _builtins.int
-    """Units on their way from this shard to another one."""
+    """Units on their way from this shard to another one; below zero: units that are there, and here as well until
+    this shard gives them up, because its node lost the word of having given them.
+    """
     def __init__(
         self,
         *,
@@ -599,7 +601,9 @@ class Stock(_message.Message):
     held: _builtins.int
     """Units reserved by orders that are not yet decided."""
     in_transit: _builtins.int
-    """Units on their way between two shards."""
+    """Units on their way between two shards; below zero: units that a node's loss left at two of them, until one
+    of the two gives them up.
+    """
     buffer: _builtins.int
     """Units kept back in the ledger."""
     sold: _builtins.int

@@ -13,14 +13,10 @@
 --   frozen                  1: nothing may be taken
 --   freeze                  version of the decision that `frozen` follows; missing: there was none
 --   repaired                <number> <call> of the last difference from the ledger that was compensated here
---   out:<partition>         <number>:<units> of the last take for that receiver; 0 units: it has arrived
+--   out:<partition>         <epoch>:<given>:<arrived>: units given to that receiver, and known to have arrived there
+--   in:<partition>          <epoch>:<got>: units that have arrived from that donor
 --   restored                <attempt>:<available>:<held>:<sold>: the attempt to restore the partition that gave it its
 --                           counts, and those that it had before
---   transfers_from          numbers of takes are above this one, since some may have been used that the ledger, from
---                           which the shard was restored, did not know of; missing: 0
---   in:<partition>          number of the last put from that donor
---   forgone:<partition>:<number>   1: the units of that take for that receiver, which was lost, were given up here
---   regained:<partition>:<number>  1: those of that put from that donor, which was lost, have arrived here once more
 --   visited                 1: it took requests whose home was away
 --   released                units of the buffer that came in here in this epoch; 0 or missing: none. At the
 --                           product's first shard only
@@ -76,20 +72,56 @@ local function shard_event(kind, product, stock, ...)
     int(stock.loaded), ... }
 end
 
--- Number and units of the last take for a receiver; units 0: none is open, and the next has a greater number.
-local function read_out(key, receiver)
-  local values = redis.call("HMGET", key, "out:" .. receiver, "transfers_from")
-  local number, units = string.match(values[1] or "0:0", "^(%d+):(%d+)$")
-  number, units = tonumber(number), tonumber(units)
-  if units == 0 and values[2] then number = math.max(number, whole(values[2]) or 0) end
-  return number, units
+-- What two shards know of the units that one gave the other, in the epoch of the shard; of an earlier epoch nothing
+-- counts. Both sums only grow, and what one of the two has lost is the difference.
+
+-- Of a note: units given to a receiver, and how many of them are known to have arrived. All, or some are on their
+-- way; more arrived than were given where the shard has forgotten that it gave them, and has them still. nil: it is
+-- no such note. Versions up to 0.4 wrote a number and the units that had not arrived.
+local function parse_given(stock, note)
+  local epoch, given, arrived = string.match(note, "^(%d+):(%d+):(%d+)$")
+  if epoch and tonumber(epoch) == stock.epoch then return tonumber(given), tonumber(arrived) end
+  if epoch then return 0, 0 end
+  local open = string.match(note, "^%d+:(%d+)$")
+  return tonumber(open), open and 0
 end
 
--- Whether units have left for other shards and nobody has said that they arrived.
-local function has_open_transfers(key)
-  local fields = redis.call("HGETALL", key)
+local function read_given(stock, receiver)
+  local note = redis.call("HGET", stock.key, "out:" .. receiver)
+  if not note then return 0, 0 end
+  return parse_given(stock, note)
+end
+
+local function write_given(stock, receiver, given, arrived)
+  redis.call("HSET", stock.key, "out:" .. receiver, table.concat({ int(stock.epoch), int(given), int(arrived) }, ":"))
+end
+
+-- Units that arrived from a donor; nil: there is no such note. Versions up to 0.4 wrote a number.
+local function read_got(stock, donor)
+  local note = redis.call("HGET", stock.key, "in:" .. donor)
+  if not note or string.find(note, "^%d+$") then return 0 end
+  local epoch, got = string.match(note, "^(%d+):(%d+)$")
+  if epoch and tonumber(epoch) ~= stock.epoch then return 0 end
+  return tonumber(got)
+end
+
+local function write_got(stock, donor, got)
+  redis.call("HSET", stock.key, "in:" .. donor, int(stock.epoch) .. ":" .. int(got))
+end
+
+-- Whether the shard's units move: they do not before it is opened, nor once it is closed.
+local function moves_units(stock)
+  return stock.state == "open" or stock.state == "closing"
+end
+
+-- Whether units have left for other shards, in the shard's epoch, and nobody has said that they arrived.
+local function has_open_transfers(stock)
+  local fields = redis.call("HGETALL", stock.key)
   for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 4) == "out:" and not string.find(fields[i + 1], ":0$") then return true end
+    if string.sub(fields[i], 1, 4) == "out:" then
+      local given, arrived = parse_given(stock, fields[i + 1])
+      if given and given > arrived then return true end
+    end
   end
   return false
 end
@@ -104,5 +136,5 @@ end
 local function is_over(stock)
   if stock.state == "closed" then return true end
   local is_empty = stock.available == 0 and stock.held == 0 and stock.sold == 0
-  return is_empty and not stock.serves and not has_open_transfers(stock.key)
+  return is_empty and not stock.serves and not has_open_transfers(stock)
 end

@@ -1,0 +1,19 @@
+"""Units that tests move between shards, step by step."""
+
+from sharding.shards import Given, Shards
+
+
+async def begin(shards: Shards, donor: int, receiver: int, units: int) -> Given:
+    """Take units for another shard, and leave them on their way."""
+    given = (await shards.read(donor)).given_to(receiver)
+    taken = await shards.take(donor, receiver=receiver, before=given, quantity=units)
+    assert (taken.word, taken.units) == ("taken", units)
+    assert taken.given
+    return taken.given
+
+
+async def move(shards: Shards, donor: int, receiver: int, units: int) -> None:
+    """Move units from the first step to the last."""
+    given = await begin(shards, donor, receiver, units)
+    await shards.put(given)
+    await shards.ack(given)
