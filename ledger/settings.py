@@ -1,6 +1,7 @@
 """Settings of the ledger, from environment variables INVENTORY_…"""
 
 import os
+from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -18,6 +19,15 @@ _ALIKE = 0.85
 """From here on a name is a misspelt one, see difflib; two settings of the service are less alike."""
 
 Settings = TypeVar("Settings", bound=BaseSettings)
+
+
+def take_no_arguments(program: str, what: str) -> None:
+    """Answer `--help`, and refuse everything else on the command line: exits with 2 and one line."""
+    ArgumentParser(
+        prog=program,
+        description=what,
+        epilog=f"All settings come from the environment, as {PREFIX}…; .env.example has every one.",
+    ).parse_args()
 
 
 class SettingsError(ValueError):

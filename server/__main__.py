@@ -6,7 +6,7 @@ import ssl
 import sys
 from pathlib import Path
 
-from ledger.settings import SettingsError, read_settings
+from ledger.settings import SettingsError, read_settings, take_no_arguments
 from server.logs import configure_logs
 from server.ports import PortError, free_ports, hold_shared_port
 from server.settings import ServerSettings
@@ -25,6 +25,7 @@ STOP_SLACK_S = 3
 
 def main() -> int:
     """Run until SIGTERM or SIGINT; returns the exit status."""
+    take_no_arguments("python -m server", "Serves the gRPC interface until SIGTERM or SIGINT.")
     try:
         asyncio.run(_supervise(read_settings(ServerSettings)))
     except (SettingsError, PortError, SetupError) as error:

@@ -44,7 +44,7 @@ from ledger.products import Products
 from ledger.raw_events import RawEvents
 from ledger.restoring import PartitionStates
 from ledger.sales_mode import Modes
-from ledger.settings import read_settings
+from ledger.settings import read_settings, take_no_arguments
 from ledger.transfers import UnevenPairs
 from ledger.untold import UntoldSales
 from sharding.cluster import Cluster
@@ -105,6 +105,7 @@ log = structlog.get_logger()
 
 def main() -> None:
     """Exits with 0 after a stop, with 2 and one line where the set-up is wrong."""
+    take_no_arguments("python -m worker", "Carries events into MySQL until SIGTERM or SIGINT.")
     configure_logs()
     try:
         settings, failpoints = read_settings(WorkerSettings), Failpoints.from_environment()

@@ -121,7 +121,10 @@ def test_products_are_put_listed_and_loaded(ctl, capsys):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"unread_partitions": [9, 17]}, "partitions 9, 17 do not answer"),
+        ({"unread_partitions": [17, 9]}, "partitions 9, 17 do not answer"),
+        # Units that shards gave those that are not counted are in neither sum.
+        ({"unread_partitions": [9], "total": 7}, "counted so far: available 0"),
+        ({"total": 7}, "total 7 IS NOT available 0"),
         ({"shards": []}, "MySQL's counts"),
         ({}, "units moved"),
     ],

@@ -209,3 +209,9 @@ def test_an_audit_and_a_repair_tell_of_their_drifts_and_a_side_that_is_new_is_no
     ]
     assert [drift.first_event_id for drift in audit.drifts] == ["1-0", "1-1", "1-2"]
     assert audit.live.available == 3
+
+
+def test_a_value_of_another_type_is_named_like_any_that_is_wrong() -> None:
+    with pytest.raises(InvalidRequest, match=r"^order_id: 'o-1' is of a type") as caught:
+        build(inventory_pb2.ReserveRequest, user_id=7, order_id="o-1")
+    assert caught.value.reason == "INVALID_TYPE"

@@ -1,5 +1,7 @@
 """Settings that are almost named, and settings that do not go together."""
 
+import subprocess
+import sys
 from collections.abc import Iterable
 
 import pytest
@@ -63,3 +65,14 @@ def test_settings_that_do_not_go_together_name_themselves(monkeypatch: pytest.Mo
     monkeypatch.setenv("INVENTORY_CONFIRM_GRACE_S", "600")
     with pytest.raises(SettingsError, match=r"^INVENTORY_CONFIRM_GRACE_S=600 is more than"):
         read_settings(WorkerSettings)
+
+
+@pytest.mark.parametrize("program", ["server", "worker"])
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("--port", 2)])
+def test_a_program_takes_no_arguments_and_says_where_its_settings_are(
+    program: str, argument: str, code: int
+) -> None:
+    asked = [sys.executable, "-m", program, argument]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert (".env.example" if code == 0 else "unrecognized arguments") in done.stdout + done.stderr

@@ -99,12 +99,16 @@ def print_stock(stock: Stock) -> None:
 
 
 def equation(stock: Stock) -> str:
-    """The balance of a product in one line, every term named."""
-    sign = "=" if stock.total == stock.accounted else "IS NOT"
-    return (
-        f"total {stock.total} {sign} available {stock.available} + held {stock.held}"
+    """The balance of a product in one line, every term named. Shards that do not answer may have given
+    units to the others, or got some: without them it need not add up."""
+    terms = (
+        f"available {stock.available} + held {stock.held}"
         f" + in transit {stock.in_transit} + buffer {stock.buffer} + sold {stock.sold}"
     )
+    if stock.unread_partitions:
+        return f"counted so far: {terms}"
+    sign = "=" if stock.total == stock.accounted else "IS NOT"
+    return f"total {stock.total} {sign} {terms}"
 
 
 def shard_table(stock: Stock) -> Table:
@@ -290,7 +294,7 @@ def _remarks(stock: Stock) -> str:
 
 def _why_inexact(stock: Stock) -> str:
     if stock.unread_partitions:
-        named = ", ".join(map(str, stock.unread_partitions))
+        named = ", ".join(map(str, sorted(stock.unread_partitions)))
         return f"the shards in partitions {named} do not answer and are not counted"
     if not stock.shards:
         return "these are MySQL's counts, which may lag"
