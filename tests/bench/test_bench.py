@@ -18,7 +18,9 @@ from tests.bench.requests import batch
 from tests.bench.sales import BEGINNING, END, END_IN_DEMAND
 
 QUICK = (sys.executable, "-m", "tests.bench", "--quick", "--json")
-WITHIN_S = 240.0
+WITHIN_S = 600.0
+"""Two minutes on two idle cores, and more than four beside the rest of the suite where they are slow."""
+pytestmark = pytest.mark.timeout(WITHIN_S + 60.0)
 LATENCIES = {"p50", "p99", "p99.9", "max"}
 
 
