@@ -14,7 +14,7 @@ MATRIX_IF_CHOSEN := $(if $(filter redis8 valkey9,$(SERVER)),$(MATRIX))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test bench chaos check lint types proto proto-check format lock clean \
+.PHONY: help install run demo test bench chaos mutations check lint types proto proto-check format lock clean \
 	machine machine-for-test matrix
 
 help:  ## list the targets
@@ -36,6 +36,9 @@ bench: install  ## measure throughput and latency on this machine
 
 chaos: install  ## break the service in every way under load (FAULT=F07 SEED=3: one way)
 	@$(BIN)/python -m tests.chaos $(FAULT) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+
+mutations: machine-for-test $(INSTALLED)  ## take away each mechanism of the kernel: its test must fail
+	@$(BIN)/python -m pytest tests/mutations -m '' --numprocesses $(JOBS)
 
 check: lint types proto-check test  ## exactly what CI runs
 
