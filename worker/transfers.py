@@ -21,7 +21,7 @@ from worker.waiting import wait_until
 
 STUCK_AFTER_S = 10
 TICK_S = 0.5
-LOOKS_AFTER_S = (0.0, 2.0, 10.0, 30.0)
+LOOKS_AFTER_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """After a partition was opened: what happened just before may be applied some moments later."""
 LOOK_EVERY_S = 60.0
 
