@@ -126,11 +126,6 @@ local function has_open_transfers(stock)
   return false
 end
 
--- Whether an epoch is over for a shard.
-local function is_past(stock, epoch)
-  return stock.epoch > epoch or (stock.epoch == epoch and stock.state == "closed")
-end
-
 -- Whether a shard of an earlier epoch may begin a new one: it was closed, or it never came to serve in its
 -- own, because the change that it was to join was taken back, and has nothing.
 local function is_over(stock)
