@@ -2,8 +2,8 @@
 
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = "tests/acceptance/"
-"""These share servers and workers; two such shops at once would be too much for a small machine."""
+BUSY = ("tests/acceptance/", "tests/bench/", "tests/chaos/")
+"""These run whole services under load; two of them at once would be too much for a small machine."""
 ALONE = ("tests/mutations/test_mutations.py", "tests/simulation/test_simulation.py")
 """Long files whose tests share nothing, so that each may run anywhere."""
 SEEDS = (
@@ -16,8 +16,8 @@ SEEDS = (
 def group_of(test: str) -> str:
     """What a test is to be run together with; by default the rest of its file."""
     file, _, name = test.partition("::")
-    if file.startswith(TOGETHER):
-        return TOGETHER
+    if file.startswith(BUSY):
+        return "busy"
     if file not in ALONE:
         return file
     return SEEDS[0] if name.startswith(SEEDS) else test

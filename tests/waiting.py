@@ -11,6 +11,15 @@ PATIENCE_S = 30.0
 POLL_S = 0.02
 
 
+class Unmet(str):
+    """What a condition says that does not hold yet; false for all its text."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+
 async def eventually(
     condition: Callable[[], T | Awaitable[T]], *, within_s: float = PATIENCE_S
 ) -> T:

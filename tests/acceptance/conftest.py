@@ -8,9 +8,12 @@ from deploy.local.stack import LocalStack
 from tests.acceptance.shop import Shop
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def shop() -> AsyncIterator[Shop]:
-    """Running and open for sales; a test that stops something starts it again."""
+    """Running and open for sales; a test that stops something starts it again.
+
+    Gone with the last of these tests: idle servers and workers are load for all others.
+    """
     async with LocalStack() as stack:
         await stack.start_services()
         await stack.migrate()

@@ -1,10 +1,13 @@
 """`inventoryctl` as the README shows it, and what it says when something is wrong."""
 
 import asyncio
+import io
 import json
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deploy.local.waiting import until
+from inventory.cli.__main__ import run
 from sharding import keys
 from sharding.cluster import Cluster, LaneKind
 from sharding.metrics import StockMetrics
@@ -31,13 +35,13 @@ HEALTHY_WITHIN_S = 30.0
 _product_ids = map(str, count(900_001))
 
 
+@dataclass(frozen=True, slots=True)
 class Result:
     """What one run came to."""
 
-    def __init__(self, run: subprocess.CompletedProcess[str]) -> None:
-        self.code = run.returncode
-        self.output = run.stdout
-        self.complaint = run.stderr
+    code: int
+    output: str
+    complaint: str
 
     @property
     def message(self) -> dict[str, Any]:
@@ -47,12 +51,24 @@ class Result:
 
 
 async def inventoryctl(target: str, *arguments: str) -> Result:
+    """One command in this process: to start a process for each costs more than all that it does."""
+    return await asyncio.to_thread(_run, ["--target", target, *arguments])
+
+
+def _run(arguments: list[str]) -> Result:
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as complaint:
+        code = run(arguments)
+    return Result(code, output.getvalue(), complaint.getvalue())
+
+
+async def as_process(target: str, *arguments: str) -> Result:
+    """The program as `make install` put it there."""
     assert PROGRAM is not None, "the client is not installed: make install"
     command = [PROGRAM, "--target", target, *arguments]
-    run = await asyncio.to_thread(
+    done = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, check=False
     )
-    return Result(run)
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -71,6 +87,18 @@ async def product(target: str) -> str:
     load = await inventoryctl(target, "product", "load", product_id)
     assert (put.code, load.code) == (0, 0), put.complaint + load.complaint
     return product_id
+
+
+async def test_the_installed_program_prints_and_ends_as_its_commands_do(target: str) -> None:
+    product_id = next(_product_ids)
+    put = await as_process(target, "--json", "product", "put", product_id, "--total", "50")
+    unknown = await as_process(target, "stock", next(_product_ids))
+    away = await as_process(NOBODY, "stock", product_id)
+    assert (put.code, put.message["total_stock"], put.complaint) == (0, 50, "")
+    assert (unknown.code, away.code) == (REJECTED, UNAVAILABLE)
+    for failed in (unknown, away):
+        assert failed.output == ""
+        assert_one_line(failed)
 
 
 async def test_settings_that_are_not_named_stay_as_they_are(target: str) -> None:

@@ -32,6 +32,7 @@ from tests.bench.products import (
     RECORDED,
     SOLD_OUT,
     bring_on_sale,
+    cold_ids,
     hot_and_cold,
     ordered,
     product,
@@ -47,8 +48,22 @@ from tests.bench.without_redis import WithoutRedis
 OPEN_WITHIN_S = 20.0
 FAILED, INTERRUPTED = 1, 130
 """Exit codes."""
-QUICK = {"runs": 1, "seconds": 0.3, "warm_up_s": 0.1, "rows": 5_000}
-FULL = {"runs": 3, "seconds": 1.2, "warm_up_s": 0.3, "rows": 40_000}
+QUICK = {
+    "runs": 1,
+    "seconds": 0.2,
+    "warm_up_s": 0.1,
+    "rows": 5_000,
+    "cold": 50,
+    "alone": 20_000,
+}
+FULL = {
+    "runs": 3,
+    "seconds": 1.2,
+    "warm_up_s": 0.3,
+    "rows": 40_000,
+    "cold": 1_000,
+    "alone": 100_000,
+}
 
 
 def options() -> argparse.ArgumentParser:
@@ -66,7 +81,8 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help="only show that everything works; no figures to quote"
     )
-    parser.set_defaults(warm_up_s=FULL["warm_up_s"], rows=FULL["rows"])
+    unnamed = ("warm_up_s", "rows", "cold", "alone")
+    parser.set_defaults(**{name: FULL[name] for name in unnamed})
     return parser
 
 
@@ -93,7 +109,8 @@ async def _running(chosen: argparse.Namespace) -> AsyncIterator[Bench]:
     async with LocalStack() as stack:
         await stack.start_services()
         await stack.migrate()
-        await _begin_sales(stack, to_be_sold(chosen.runs))
+        cold = cold_ids(chosen.cold)
+        await _begin_sales(stack, [*hot_and_cold(cold), *to_be_sold(chosen.runs)])
         sold = await sell_and_record(stack, RECORDED, total=PLENTY, rows=chosen.rows)
         mysql = {"mysql": family(stack.database.process.pid)}
         echo, echo_address = await start_echo(stack)
@@ -107,7 +124,9 @@ async def _running(chosen: argparse.Namespace) -> AsyncIterator[Bench]:
                 echo_pid=echo.pid,
                 redis=redis,
                 journal=JournalRates(stack.mysql_url, sold, mysql),
-                hot=HotProduct(service, baseline=BATCH_DEDUCT),
+                hot=HotProduct(
+                    service=service, baseline=BATCH_DEDUCT, cold=cold, alone=chosen.alone
+                ),
                 sales=Sales(service, baseline=BATCH_DEDUCT),
                 orders=Orders(service, baseline=DEDUCT),
                 without_redis=WithoutRedis(
@@ -132,9 +151,7 @@ async def _begin_sales(stack: LocalStack, sales: Sequence[NewProduct]) -> None:
 
         await until(all_open, what="all partitions are open", within_s=OPEN_WITHIN_S)
         plenty = [product(product_id, PLENTY) for product_id in (ON_SALE, RECORDED)]
-        await bring_on_sale(
-            client, [product(SOLD_OUT, 1), *plenty, *hot_and_cold(), *ordered(), *sales]
-        )
+        await bring_on_sale(client, [product(SOLD_OUT, 1), *plenty, *ordered(), *sales])
         await worker.stop(grace_s=STOP_GRACE_S)
         await client.deduct(SOLD_OUT, 1)
 
@@ -155,7 +172,12 @@ def main(arguments: Sequence[str]) -> int:
     chosen = options().parse_args(arguments)
     if chosen.quick:
         vars(chosen).update(QUICK)
-    settings = {"runs": chosen.runs, "seconds": chosen.seconds, "seed": chosen.seed}
+    settings = {
+        "runs": chosen.runs,
+        "seconds": chosen.seconds,
+        "seed": chosen.seed,
+        "cold_products": chosen.cold,
+    }
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops everything, as Ctrl-C does
     try:
         figures = asyncio.run(measured(chosen))

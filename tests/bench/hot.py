@@ -6,24 +6,24 @@ from functools import partial
 
 from tests.bench.figures import Topic
 from tests.bench.masters import largest_shares, script_loads
-from tests.bench.products import COLD, HOT
+from tests.bench.products import HOT
 from tests.bench.sender import send
 from tests.bench.service import Measure, Service
 from tests.bench.shapes import BATCH_ITEMS, BATCHES
 from tests.bench.window import Measured
 
-ALONE = 100_000
-"""Requests by which the masters' shares of the hot product alone are told: so many that what servers
-ask by themselves meanwhile is little."""
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HotProduct:
     """Nine of ten requests are for the hot product, the tenth is for one of the cold ones."""
 
     service: Service
     baseline: str
     """The topic that it is compared with."""
+    cold: range
+    alone: int
+    """Requests by which the masters' shares of the hot product alone are told: so many that what servers
+    ask by themselves meanwhile is little."""
 
     def topics(self) -> Sequence[tuple[Topic, Measure]]:
         """One for each number of shards."""
@@ -37,12 +37,16 @@ class HotProduct:
 
     async def _measure(self, product_id: int) -> Measured:
         plan = replace(
-            BATCHES, product_id=product_id, cold_first=COLD.start, cold_products=len(COLD)
+            BATCHES,
+            product_id=product_id,
+            cold_first=self.cold.start,
+            cold_products=len(self.cold),
         )
         first = await script_loads(self.service.masters)
         measured = await self.service.serve(plan)()
         second = await script_loads(self.service.masters)
-        await send(self.service.stack.grpc_address(), product_id, total=ALONE, size=BATCH_ITEMS)
+        address = self.service.stack.grpc_address()
+        await send(address, product_id, total=self.alone, size=BATCH_ITEMS)
         third = await script_loads(self.service.masters)
         shares = {
             **{f"{what}, with cold": part for what, part in largest_shares(first, second).items()},
@@ -53,4 +57,4 @@ class HotProduct:
 
 def name_of(shards: int) -> str:
     """The name of the row for a hot product of that many shards."""
-    return f"hot over {shards}, and {len(COLD):,} cold products"
+    return f"hot over {shards}, and cold products"

@@ -41,7 +41,7 @@ FIRST_ROW_WITHIN_S = 20.0
 STOP_GRACE_S = 12.0
 
 Recording = dict[int, list[Entry]]
-"""The first entries of every partition's stream."""
+"""What every partition's stream has of one product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Sold:
 
 
 async def sell_and_record(stack: LocalStack, product_id: int, *, total: int, rows: int) -> Sold:
-    """Sell units of a product that was just loaded; return all events that there are by then."""
+    """Sell units of a product that was just loaded; return all events that it has by then."""
     async with AsyncInventoryClient(stack.grpc_address()) as client:
         for _ in range(0, rows, BATCH_ITEMS):
             await client.batch_deduct([DeductItem(product_id, 1)] * BATCH_ITEMS)
@@ -64,9 +64,13 @@ async def sell_and_record(stack: LocalStack, product_id: int, *, total: int, row
     try:
         partitions = Partitions(cluster, partitions=PARTITIONS)
         recording = {
-            partition: await partitions.read(
-                partition, ledger=0, after=BEFORE_ALL, count=ENTRIES_MAX
-            )
+            partition: [
+                entry
+                for entry in await partitions.read(
+                    partition, ledger=0, after=BEFORE_ALL, count=ENTRIES_MAX
+                )
+                if _is_of(product_id, entry)
+            ]
             for partition in range(PARTITIONS)
         }
     finally:
@@ -197,6 +201,12 @@ async def _committed(database: Database, sql: bytes) -> None:
         await transaction.bulk(sql)
 
     await database.transaction(run)
+
+
+def _is_of(product_id: int, entry: Entry) -> bool:
+    """The ledgers that are measured know one product, and would set events of others aside."""
+    event = received(entry).event
+    return event is not None and event.product_id == product_id
 
 
 def _chunks(recording: Recording) -> Sequence[Chunk]:

@@ -9,7 +9,6 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
@@ -31,6 +30,8 @@ LATENCY_US_MAX = 60_000_000
 LATENCY_DIGITS = 3
 _SERVICE = "/inventory.v1.InventoryService/"
 _TIMEOUT_S = 30.0
+_PAUSE_S = 0.01
+"""Before what a server did not take on is sent again."""
 _Response: TypeAlias = (
     inventory_pb2.DeductResponse | inventory_pb2.DeductOrderResponse | inventory_pb2.ConfirmResponse
 )
@@ -136,7 +137,17 @@ def call(shape: str, channel: grpc.aio.Channel, *, timeout_s: float = _TIMEOUT_S
 
 def _method(channel: grpc.aio.Channel, name: str, *, timeout_s: float = _TIMEOUT_S) -> Call:
     method: _UnaryMethod = channel.unary_unary(_SERVICE + name)
-    return partial(method, timeout=timeout_s)
+
+    async def send(message: bytes) -> bytes:
+        while True:
+            try:
+                return await method(message, timeout=timeout_s)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+            await asyncio.sleep(_PAUSE_S)
+
+    return send
 
 
 async def _call_lane(ask: Ask, collector: Collector[bytes]) -> None:

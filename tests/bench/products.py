@@ -8,7 +8,7 @@ from inventory.client import AsyncInventoryClient, NewProduct
 ON_SALE, SOLD_OUT, RECORDED = 1, 2, 3
 HOT = {1: 11, 3: 12, 6: 13, 12: 14, 24: 15}
 """A product for each number of shards."""
-COLD = range(1_001, 2_001)
+_FIRST_COLD = 1_001
 ORDERED = range(21, 24)
 """What orders are for; none of them is sold in another way."""
 FIRST_SALE = 10_001
@@ -24,11 +24,16 @@ def product(product_id: int, total: int, *, shards: int = SHARDS) -> NewProduct:
     return NewProduct(product_id=product_id, total_stock=total, buffer_percent=0, shards=shards)
 
 
-def hot_and_cold() -> Sequence[NewProduct]:
+def cold_ids(number: int) -> range:
+    """The ids of so many cold products."""
+    return range(_FIRST_COLD, _FIRST_COLD + number)
+
+
+def hot_and_cold(cold: range) -> Sequence[NewProduct]:
     """Products that have units from the first round to the last."""
     return [
         *(product(product_id, PLENTY, shards=shards) for shards, product_id in HOT.items()),
-        *(product(product_id, PLENTY, shards=1) for product_id in COLD),
+        *(product(product_id, PLENTY, shards=1) for product_id in cold),
     ]
 
 

@@ -22,7 +22,8 @@ IN_FLIGHT = 16
 async def send(target: str, product_id: int, *, total: int, size: int) -> Measured:
     """Send `total` requests for one unit in batches of `size` and wait for all answers.
 
-    What is neither accepted nor refused is not sent again and counted nowhere.
+    What is neither accepted nor refused, once the service has taken it on, is not sent again and
+    counted nowhere.
     """
     assert total % size == 0
     channels = [grpc.aio.insecure_channel(target, options=OPTIONS) for _ in range(CHANNELS)]

@@ -13,14 +13,14 @@ from tests.bench import orders
 from tests.bench.counters import added_up
 from tests.bench.hot import name_of
 from tests.bench.masters import ScriptLoad, largest_shares
-from tests.bench.products import COLD, HOT
+from tests.bench.products import HOT, cold_ids
 from tests.bench.requests import batch
 from tests.bench.sales import BEGINNING, END, END_IN_DEMAND
 
 QUICK = (sys.executable, "-m", "tests.bench", "--quick", "--json")
-WITHIN_S = 600.0
-"""Two minutes on two idle cores, and more than four beside the rest of the suite where they are slow."""
-pytestmark = pytest.mark.timeout(WITHIN_S + 60.0)
+WITHIN_S = 240.0
+pytestmark = [pytest.mark.timeout(WITHIN_S + 60.0), pytest.mark.flaky(reruns=0)]
+"""All tests look at one run, and repeated looks at a bad one would each take its whole time again."""
 LATENCIES = {"p50", "p99", "p99.9", "max"}
 
 
@@ -152,9 +152,10 @@ def test_the_busiest_master_is_found_by_what_was_added() -> None:
 
 
 def test_a_tenth_of_the_load_goes_over_all_cold_products_in_turn() -> None:
-    template = batch(HOT[6], 500, cold=COLD)
+    cold = cold_ids(1_000)
+    template = batch(HOT[6], 500, cold=cold)
     messages = [BatchDeductRequest.FromString(template.fresh()) for _ in range(20)]
     items = [item for message in messages for item in message.items]
-    assert sorted(item.product_id for item in items if item.product_id != HOT[6]) == list(COLD)
+    assert sorted(item.product_id for item in items if item.product_id != HOT[6]) == list(cold)
     assert len({item.request_id for item in items}) == len(items) == 10_000
     assert {item.attempt for item in items} == {1}

@@ -21,6 +21,7 @@ SLOW_CONNECTIONS = 50
 OVERSIZE_BYTES = 5 * 1024 * 1024
 OVERSIZE_CALLS = 10
 PINGS_A_WRITE = 1_000
+PAUSE_S = 0.01
 DEDUCT = "/inventory.v1.InventoryService/Deduct"
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -42,6 +43,8 @@ class FloodPlan:
 class Flooded:
     """What came of it."""
 
+    began_s: float = 0.0
+    """Of the monotonic clock, once this process had started, which takes a processor for a second."""
     codes: list[str] = field(default_factory=list)
     """How calls ended, where there were any."""
 
@@ -89,15 +92,17 @@ async def _slow(port: int, seconds: float, _told: Flooded) -> None:
 
 
 async def _pings(port: int, seconds: float, _told: Flooded) -> None:
-    """As many as the server reads before it hangs up."""
-    async with _opened(port, 1) as (writer,):
-        end_s = time.monotonic() + seconds
-        with suppress(OSError):
-            writer.write(PREFACE + frame(SETTINGS, b""))
-            while time.monotonic() < end_s:
-                writer.write(frame(PING, bytes(8)) * PINGS_A_WRITE)
-                await writer.drain()
-                await asyncio.sleep(0.01)
+    """As many as the server reads before it hangs up, on one connection after the other."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        async with _opened(port, 1) as (writer,):
+            with suppress(OSError):
+                writer.write(PREFACE + frame(SETTINGS, b""))
+                while time.monotonic() < end_s:
+                    writer.write(frame(PING, bytes(8)) * PINGS_A_WRITE)
+                    await writer.drain()
+                    await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(PAUSE_S)
 
 
 async def _bad_tls(port: int, seconds: float, _told: Flooded) -> None:
@@ -119,7 +124,7 @@ FLOODS: Mapping[str, Callable[[int, float, Flooded], Awaitable[None]]] = {
 async def flood(plan: FloodPlan) -> Flooded:
     """Carry out a plan."""
     no_favour()
-    told = Flooded()
+    told = Flooded(began_s=time.monotonic())
     await asyncio.gather(*(FLOODS[plan.kind](port, plan.seconds, told) for port in plan.ports))
     return told
 

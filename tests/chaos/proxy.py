@@ -52,7 +52,8 @@ class Link:
         for half in self.halves:
             at_once = struct.pack("ii", 1, 0)
             if socket := half.get_extra_info("socket"):  # none where uvloop has closed it already
-                socket.setsockopt(SOL_SOCKET, SO_LINGER, at_once)
+                with suppress(OSError):  # or where it is just being closed
+                    socket.setsockopt(SOL_SOCKET, SO_LINGER, at_once)
             half.transport.abort()
 
 

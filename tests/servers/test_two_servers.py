@@ -43,7 +43,7 @@ from tests.acceptance.shop import WORKERS, Shop, ids
 from tests.ledger.conftest import fetch, write
 from tests.pages import figures
 from tests.servers.conftest import HURRY, MYSQL_SERVERS
-from tests.waiting import eventually
+from tests.waiting import Unmet, eventually
 
 UNITS, BUYERS = 120, 200
 CALL_S = 8
@@ -402,15 +402,18 @@ async def test_the_lag_is_of_each_server_and_holes_in_numbers_are_no_losses(twin
     accepted = await sold_of_each(twins, products, "sale", 40)
     await assert_all_applied(twins, products, [accepted])
 
-    async def no_lag() -> bool:
+    async def no_lag() -> bool | Unmet:
         lags = [
             await of_worker(twins, each, "inventory_worker_stream_lag_entries") for each in WORKERS
         ]
         labels = {label.split(",")[0] for lag in lags for label in lag}
         partitions = len(twins.stack.redis_nodes) * 8
-        is_shared_out = sum(map(len, lags)) == partitions * len(MYSQL_SERVERS)
         assert labels <= {'{ledger="0"', '{ledger="1"'}
-        return is_shared_out and not any(value for lag in lags for value in lag.values())
+        late = [{label: value for label, value in lag.items() if value} for lag in lags]
+        is_shared_out = sum(map(len, lags)) == partitions * len(MYSQL_SERVERS)
+        if is_shared_out and not any(late):
+            return True
+        return Unmet(f"of {partitions} each they have {list(map(len, lags))}, and late {late}")
 
     await eventually(no_lag)
     for worker in WORKERS:

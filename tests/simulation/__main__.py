@@ -1,13 +1,15 @@
 """`python -m tests.simulation --seed 7` replays a seed; `--seeds 2000` tries that many.
 
-Prints the seed, the step and the trace of a failure, and ends with 1 if there was one.
+Prints the seed, the step and the trace of a failure, and ends with 1 if there was one. With
+`--scripts` it prints which seeds call each script instead.
 """
 
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections import Counter
+from collections import Counter, defaultdict
 
+from tests.simulation.recording import recorded, scripts_of
 from tests.simulation.run import Result, run
 from tests.simulation.world import Equipment
 
@@ -21,6 +23,9 @@ def main() -> int:
     seeds = range(first, first + (options.seeds if options.seed is None else 1))
     started_s = time.process_time()
     equipment = Equipment()
+    if options.scripts:
+        _list_scripts(seeds, equipment)
+        return 0
     totals: Counter[str] = Counter()
     failed: list[int] = []
     for seed in seeds:
@@ -50,7 +55,20 @@ def _options() -> Namespace:
     parser.add_argument(
         "--strict", action="store_true", help="an effect after an answer without one is a failure"
     )
+    parser.add_argument(
+        "--scripts", action="store_true", help="print which seeds call each of the Lua scripts"
+    )
     return parser.parse_args()
+
+
+def _list_scripts(seeds: range, equipment: Equipment) -> None:
+    """The rarest first."""
+    callers: dict[str, list[int]] = defaultdict(list)
+    for seed in seeds:
+        for name in scripts_of(recorded(seed, equipment)):
+            callers[name].append(seed)
+    for name, of in sorted(callers.items(), key=lambda item: len(item[1])):
+        _print(f"{name:12} {' '.join(map(str, of))}")
 
 
 def _report(result: Result, steps: int) -> None:

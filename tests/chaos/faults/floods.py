@@ -26,13 +26,13 @@ async def floods(scene: Scene) -> None:
         await buyers.flows(QUIET)
         quiet_until_s = scene.broke()
         for kind in FLOODS:
-            since_s = scene.broke()
+            scene.broke()
             plan = FloodPlan(kind=kind, ports=ports, seconds=FLOOD_S)
             async with asyncio.timeout(10 * FLOOD_S):
                 with served_first():
                     told = Flooded(**json.loads(await carried_out(plan, stack.environment())))
             wrong = {code for code in told.codes if code != TOO_LARGE}
             scene.expect(not wrong, f"{kind}: ended with {wrong}")
-            scene.expect_selling(scene.all_shards, since_s)
-            scene.expect_as_quick(scene.all_shards, since_s, times=3.0, before_s=quiet_until_s)
+            scene.expect_selling(scene.all_shards, told.began_s)
+            scene.expect_as_quick(scene.all_shards, told.began_s, times=3.0, before_s=quiet_until_s)
         scene.broke()
