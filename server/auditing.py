@@ -1,7 +1,7 @@
 """Audits and repairs while a product sells: shards are marked, the workers compare, the ledger tells."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from grpc import StatusCode
@@ -23,6 +23,7 @@ LOOKS_MAX = 20
 """So often is a balance read in which more units have arrived at shards than left others: workers apply
 the two ends of a transfer in either order, so what is on its way may look like that for a moment."""
 NOTHING = Counts(0, 0, 0, 0)
+MYSQL = "MySQL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,13 @@ class RepairWish:
     actor: str
     side: Side | None
     """None: of each difference its own."""
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """Whom an audit waits for at present, by a name for people."""
+
+    who: str = MYSQL
 
 
 class Auditor:
@@ -63,11 +71,12 @@ class Auditor:
         LedgerConflictError STATUS_CHANGING while the product is being loaded, or was meanwhile. While no
         Redis node is reached, what `require_live` raises.
         """
+        awaited = _Awaited()
         try:
             async with asyncio.timeout(wait_s):
-                return await self._audit(await self._products.get(product_id))
+                return await self._audit(await self._products.get(product_id), awaited)
         except (TimeoutError, LedgerUnavailableError) as error:
-            raise _pending() from error
+            raise _pending(awaited.who) from error
 
     async def repair(self, wish: RepairWish, found: AuditReading) -> bool:
         """Compensate what an audit found; whether this call entered anything.
@@ -86,14 +95,16 @@ class Auditor:
                 raise result
         return any(results)
 
-    async def _audit(self, row: ProductRow) -> AuditReading:
+    async def _audit(self, row: ProductRow, awaited: _Awaited) -> AuditReading:
         if row.status is State.CLOSED:
             return await self._audits.read(row.product_id)
         if row.status is State.LOADING:
             raise _status_changing(row.product_id)
         self._require_live(row.product_id)
+        awaited.who = "a shard"
         marked = await self._marked(row.product_id)
-        await self._passed({each.partition: each.event_id for each in marked.markers})
+        await self._passed({each.partition: each.event_id for each in marked.markers}, awaited)
+        awaited.who = MYSQL
         found = await self._read(row.product_id)
         if found.epoch != marked.epoch or found.status is State.LOADING:
             raise _status_changing(row.product_id)
@@ -113,22 +124,24 @@ class Auditor:
         try:
             marked = await self._stock.mark(product_id)
         except StockUnavailableError as error:
-            raise _pending() from error
+            raise _pending("a shard") from error
         if marked is None:
-            raise _pending()
+            raise _pending("a shard")
         for fault in marked.faults:
             if fault.reason is Reason.SHARD_CORRUPT:
                 raise StockUnavailableError(fault.reason, f"p{fault.partition:02d} {fault.detail}")
         if marked.faults:
-            raise _pending()
+            raise _pending(f"the shard in {_named(each.partition for each in marked.faults)}")
         return marked
 
-    async def _passed(self, markers: Mapping[int, EventId]) -> None:
+    async def _passed(self, markers: Mapping[int, EventId], awaited: _Awaited) -> None:
         """Return when the ledger has applied all of them."""
         while True:
             applied = await self._checkpoints.of(markers)
-            if all(applied[each].id >= marker for each, marker in markers.items()):
+            late = [each for each, marker in markers.items() if applied[each].id < marker]
+            if not late:
                 return
+            awaited.who = f"the worker of {_named(late)}"
             await asyncio.sleep(LOOK_S)
 
     async def _enter(self, wish: RepairWish, drift: DriftRow) -> bool:
@@ -174,10 +187,13 @@ def compensation(drift: DriftRow, side: Side, actor: str) -> Repair:
     return Repair(drift.id, live, units._replace(loaded=there), actor)
 
 
-def _pending() -> RefusedError:
+def _named(partitions: Iterable[int]) -> str:
+    return ", ".join(f"p{each:02d}" for each in sorted(partitions))
+
+
+def _pending(who: str) -> RefusedError:
     return unavailable(
-        "AUDIT_PENDING",
-        "a shard or the worker did not answer in time; nothing was compared, call again",
+        "AUDIT_PENDING", f"{who} did not answer in time; nothing was compared, call again"
     )
 
 

@@ -6,7 +6,6 @@ because the ledger has written down what was decided before the live stock sees 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -85,15 +84,15 @@ class Lifecycle:
 
     async def load_all(self, product_ids: Sequence[int], *, wait_s: float) -> list[Loaded]:
         """Load products one after the other; what was loaded before a failure stays loaded."""
-        clock = asyncio.get_running_loop().time
-        until_s = clock() + wait_s
-        return [await self.load(each, wait_s=until_s - clock()) for each in product_ids]
+        until_s = _from_now(wait_s)
+        return [await self.load(each, wait_s=until_s - _from_now(0)) for each in product_ids]
 
     async def load(self, product_id: int, *, wait_s: float) -> Loaded:
         """Put a closed product on sale; one that is on sale stays as it is.
 
         RefusedError LOAD_PENDING if it broke off, or `wait_s` is too short, after it was begun.
         """
+        until_s = _from_now(wait_s)
         self._gates.of(product_id).require_live()
         products = self._products.of(product_id)
         plan, wanted = await products.begin_load(
@@ -105,13 +104,13 @@ class Lifecycle:
         if not wanted:
             return Loaded(plan, now=False)
         try:
-            await self._stock.load(
-                plan, before_opening=partial(self._known_to_ledger, plan, wait_s)
-            )
-            await products.finish_load(plan)
+            async with asyncio.timeout_at(until_s):
+                known_to_ledger = partial(self._known_to_ledger, plan)
+                await self._stock.load(plan, before_opening=known_to_ledger)
+                await products.finish_load(plan)
         except LoadConflictError as error:
             raise _conflict("LOAD_CONFLICT", "the live stock is in another epoch") from error
-        except (StockUnavailableError, LedgerUnavailableError) as error:
+        except (StockUnavailableError, LedgerUnavailableError, TimeoutError) as error:
             raise _load_pending() from error
         return Loaded(plan, now=True)
 
@@ -120,18 +119,20 @@ class Lifecycle:
 
         RefusedError CLOSE_PENDING if it broke off, or `wait_s` is too short, after it was begun.
         """
+        until_s = _from_now(wait_s)
         self._gates.of(product_id).require_live()
         products = self._products.of(product_id)
         row = await products.begin_close(product_id)
         if row.status is State.CLOSED:
             return row
         try:
-            if not await self._closed_within(wait_s, row):
-                raise _close_pending()
+            async with asyncio.timeout_at(until_s):
+                shards = await self._stock.close(row.product_id, row.epoch)
+                await _until(partial(self._is_applied, row, shards))
             return await products.finish_close(product_id, epoch=row.epoch)
         except CloseBusyError as error:
             raise _close_busy() from error
-        except (StockUnavailableError, LedgerUnavailableError) as error:
+        except (StockUnavailableError, LedgerUnavailableError, TimeoutError) as error:
             raise _close_pending() from error
         except LoadConflictError as error:
             raise _conflict("CLOSE_CONFLICT", "the live stock is in another epoch") from error
@@ -150,7 +151,7 @@ class Lifecycle:
             raise refused(answer)
         return answer.replayed
 
-    async def _known_to_ledger(self, plan: LoadPlan, wait_s: float) -> Freeze:
+    async def _known_to_ledger(self, plan: LoadPlan) -> Freeze:
         """Wait until the ledger knows what the shards were given; returns the last freeze.
 
         A shard that is lost before is loaded once more, with all its units: none may have been sold.
@@ -161,20 +162,8 @@ class Lifecycle:
             known = await products.loaded_shards(plan.product_id, epoch=plan.epoch)
             return known >= len(plan.amounts)
 
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await _until(is_known)
-                return (await products.get(plan.product_id)).freeze
-        raise _load_pending()
-
-    async def _closed_within(self, wait_s: float, row: ProductRow) -> bool:
-        """Whether all shards are closed and the ledger knows it."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                shards = await self._stock.close(row.product_id, row.epoch)
-                await _until(partial(self._is_applied, row, shards))
-                return True
-        return False
+        await _until(is_known)
+        return (await products.get(plan.product_id)).freeze
 
     async def _is_applied(self, row: ProductRow, shards: int) -> bool:
         """Whether what so many shards gave back has reached the ledger by the worker.
@@ -206,6 +195,11 @@ class Lifecycle:
             reason=wanted.reason,
             actor=wanted.actor,
         )
+
+
+def _from_now(wait_s: float) -> float:
+    """By the loop's clock."""
+    return asyncio.get_running_loop().time() + wait_s
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -25,20 +25,21 @@ class Resharding:
 
         RefusedError RESHARD_PENDING if `wait_s` is too short, or the change was rolled back.
         """
+        until_s = asyncio.get_running_loop().time() + wait_s
         aim = await self._layouts.of(product_id).want(
             product_id, shards, Cause.OPERATOR, partitions=self._partitions
         )
         if not aim.in_force:
             try:
-                await self._brought_about(product_id, aim, wait_s=wait_s)
+                await self._brought_about(product_id, aim, until_s=until_s)
             except LedgerUnavailableError as error:
                 raise _pending() from error
         return aim.version
 
-    async def _brought_about(self, product_id: int, aim: Aim, *, wait_s: float) -> None:
+    async def _brought_about(self, product_id: int, aim: Aim, *, until_s: float) -> None:
         state: ChangeState | None = ChangeState.WANTED
         with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout_at(until_s):
                 while state is ChangeState.WANTED:
                     await asyncio.sleep(LOOK_S)
                     state = await self._layouts.of(product_id).state(product_id, aim.version)

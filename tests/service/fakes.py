@@ -33,7 +33,7 @@ from sharding.plans import LoadPlan
 
 @dataclass
 class FakeStock:
-    """One shard a product. `open_gate` lets deductions through; `answers` replaces them."""
+    """One shard a product. `open_gate` lets deductions and loads through; `answers` replaces them."""
 
     available: dict[int, int] = field(default_factory=dict)
     taken: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -129,6 +129,7 @@ class FakeStock:
 
     async def load(self, plan: LoadPlan, *, before_opening: BeforeOpening) -> None:
         self._fail()
+        await self.open_gate.wait()
         await before_opening()
         self.available[plan.product_id] = sum(plan.amounts)
         self.states[plan.product_id] = State.OPEN

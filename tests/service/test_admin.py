@@ -177,6 +177,18 @@ async def test_a_product_is_sold_once_the_ledger_knows_its_shards(
     assert loaded.loaded
 
 
+async def test_a_load_that_a_shard_holds_up_says_in_time_that_it_has_begun(
+    service: Service, admin: Any
+) -> None:
+    service.stock.open_gate.clear()
+    error = await failure_of(load(admin, timeout_s=1.5))
+    service.stock.open_gate.set()
+    loaded = await load(admin)
+    assert error.code() is StatusCode.UNAVAILABLE
+    assert details_of(error).info.reason == "LOAD_PENDING"
+    assert loaded.loaded
+
+
 async def test_shards_of_another_epoch_are_a_conflict(service: Service, admin: Any) -> None:
     service.stock.failures.append(LoadConflictError("its shard in partition 3 answers passed"))
     error = await failure_of(load(admin))
