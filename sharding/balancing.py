@@ -7,7 +7,8 @@ from typing import NamedTuple
 from sharding.catalogue import Catalogue
 from sharding.errors import StockUnavailableError
 from sharding.outcomes import Reason
-from sharding.shards import MissingShardError, ShardReading, Shards
+from sharding.readings import ShardReading
+from sharding.shards import MissingShardError, Shards
 from sharding.shortage import Survey, survey
 
 LEVEL_UNITS_MIN = 16

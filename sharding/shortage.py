@@ -19,16 +19,8 @@ from sharding.metrics import StockMetrics
 from sharding.notes import NOTE_S, Note
 from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason, State
 from sharding.packing import pack
-from sharding.shards import (
-    Given,
-    MissingShardError,
-    Mode,
-    OpenTransfer,
-    Sent,
-    Served,
-    ShardReading,
-    Shards,
-)
+from sharding.readings import Given, OpenTransfer, Sent, ShardReading
+from sharding.shards import MissingShardError, Mode, Served, Shards
 from sharding.turnstile import Turnstile
 
 ROUNDS_MIN = 64

@@ -34,9 +34,10 @@ from sharding.outcomes import (
 )
 from sharding.placement import Layout, home_shard
 from sharding.plans import Freeze, LoadPlan
+from sharding.readings import OpenTransfer, ShardReading
 from sharding.recalling import Recalling
 from sharding.resolving import Resolving
-from sharding.shards import Found, MissingShardError, OpenTransfer, ShardReading, Shards
+from sharding.shards import Found, MissingShardError, Shards
 from sharding.shortage import Survey, in_transit, versions
 from sharding.tasks import Tasks
 

@@ -1,6 +1,7 @@
 """Units that tests move between shards, step by step."""
 
-from sharding.shards import Given, Shards
+from sharding.readings import Given
+from sharding.shards import Shards
 
 
 async def begin(shards: Shards, donor: int, receiver: int, units: int) -> Given:

@@ -44,6 +44,8 @@ class FakeStock:
     failures: list[BaseException] = field(default_factory=list)
     """Raised one by one by the next calls that are no deductions."""
     open_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    loading: list[int] = field(default_factory=list)
+    """Products whose load has begun."""
     reads: int = 0
     left: tuple[ShardStock, ...] = ()
     """Shards that left in a change of the layout, as a read shows them."""
@@ -129,6 +131,7 @@ class FakeStock:
 
     async def load(self, plan: LoadPlan, *, before_opening: BeforeOpening) -> None:
         self._fail()
+        self.loading.append(plan.product_id)
         await self.open_gate.wait()
         await before_opening()
         self.available[plan.product_id] = sum(plan.amounts)

@@ -19,9 +19,11 @@ from inventory.v1.admin_pb2 import (
 from inventory.v1.inventory_pb2 import PRODUCT_STATUS_CLOSED
 from ledger.errors import Conflict, LedgerConflictError, LedgerUnavailableError
 from ledger.products import Adjustment, JournalKind
+from server.lifecycle import LOADED_AT_ONCE
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
 from sharding.outcomes import Reason, State
 from tests.service.conftest import CALL_S, Service, details_of, failure_of
+from tests.waiting import eventually
 
 ID = 7
 AWAY = StockUnavailableError(Reason.NOT_EXECUTED, "10.0.0.7 is away")
@@ -175,6 +177,32 @@ async def test_a_product_is_sold_once_the_ledger_knows_its_shards(
     assert details_of(error).info.reason == "LOAD_PENDING"
     assert ID not in before
     assert loaded.loaded
+
+
+async def test_products_of_one_call_are_loaded_side_by_side(service: Service, admin: Any) -> None:
+    product_ids = (21, 9, 15)
+    for product_id in product_ids:
+        service.products.add(product_id, total=product_id)
+    service.stock.open_gate.clear()
+    call = admin.Load(LoadRequest(product_ids=product_ids), timeout=CALL_S)
+    await eventually(lambda: set(service.stock.loading) == set(product_ids))
+    service.stock.open_gate.set()
+    loaded = (await call).products
+    assert [(each.product_id, each.pool) for each in loaded] == [
+        (each, each) for each in product_ids
+    ]
+
+
+async def test_after_a_failure_no_further_product_is_begun(service: Service, admin: Any) -> None:
+    product_ids = range(21, 21 + 2 * LOADED_AT_ONCE)
+    for product_id in product_ids:
+        service.products.add(product_id, total=1)
+    service.stock.failures.append(AWAY)
+    error = await failure_of(admin.Load(LoadRequest(product_ids=product_ids), timeout=CALL_S))
+    assert details_of(error).info.reason == "LOAD_PENDING"
+    assert len(service.stock.loading) < LOADED_AT_ONCE
+    open_now = {each for each, row in service.products.rows.items() if row.status is State.OPEN}
+    assert open_now == set(service.stock.loading)
 
 
 async def test_a_load_that_a_shard_holds_up_says_in_time_that_it_has_begun(

@@ -12,7 +12,8 @@ from sharding.metrics import StockMetrics
 from sharding.outcomes import Deduction, Outcome, State
 from sharding.partitions import Partitions
 from sharding.placement import Layout, home_shard
-from sharding.shards import Given, OpenTransfer, Sent, ShardReading, Shards
+from sharding.readings import Given, OpenTransfer, Sent, ShardReading
+from sharding.shards import Shards
 from sharding.shortage import in_transit
 from sharding.stock import Stock
 from tests.moving import begin, move

@@ -17,7 +17,8 @@ from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
 from sharding.partitions import Partitions
 from sharding.placement import Layout, home_shard
 from sharding.plans import NEVER_FROZEN, Freeze, split_evenly
-from sharding.shards import ShardReading, Shards
+from sharding.readings import ShardReading
+from sharding.shards import Shards
 from sharding.stock import Stock
 from tests.sharding.conftest import LoadProduct, events_of
 

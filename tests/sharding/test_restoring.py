@@ -16,6 +16,7 @@ from sharding.outcomes import Deduction, Outcome
 from sharding.partitions import NOTHING_APPLIED, Partitions
 from sharding.placement import Layout, base_partition
 from sharding.plans import NEVER_FROZEN
+from sharding.readings import Given
 from sharding.restoring import (
     Restoring,
     ShardState,
@@ -24,7 +25,7 @@ from sharding.restoring import (
     checkpoint_at,
     opened_entry,
 )
-from sharding.shards import Given, Known, Shards
+from sharding.shards import Known, Shards
 from sharding.stock import Stock
 from tests.sharding.conftest import entries_of, plan_for, settings_for
 

@@ -15,7 +15,8 @@ from sharding.metrics import StockMetrics
 from sharding.outcomes import Answer, Deduction, Outcome, Reason, State
 from sharding.partitions import Partitions
 from sharding.placement import home_shard
-from sharding.shards import Known, OpenTransfer
+from sharding.readings import OpenTransfer
+from sharding.shards import Known
 from sharding.stock import Stock
 from tests.moving import begin
 from tests.sharding.conftest import LoadProduct, events_of, plan_for, settings_for

@@ -10,7 +10,8 @@ from sharding import keys
 from sharding.cluster import LaneKind
 from sharding.outcomes import Answer, Deduction, Outcome, ProductStock
 from sharding.placement import Layout
-from sharding.shards import Given, Shards
+from sharding.readings import Given
+from sharding.shards import Shards
 from tests.ledger.conftest import fetch
 from tests.ledger.streams import fresh_request_ids
 from tests.moving import begin
