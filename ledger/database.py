@@ -231,6 +231,14 @@ class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no
     """aiomysql goes on without encryption where the server offers none, and lets an event loop's own
     errors through; we do not."""
 
+    async def _connect(self) -> None:
+        try:
+            await super()._connect()
+        except (
+            RuntimeError
+        ) as error:  # aiomysql's and uvloop's word for a peer that hung up at once
+            raise OperationalError(CR.CR_CONN_HOST_ERROR, "reset while connecting") from error
+
     def _write_bytes(self, data: bytes) -> None:
         try:
             super()._write_bytes(data)

@@ -49,8 +49,8 @@ class OutboxRow:
 
 
 class Outbox:
-    """Reads and ends work; `Journal.apply`, `Buffers.release` and `PartitionStates.settle` add it, and
-    `Journal.apply` ends what events tell the end of."""
+    """Reads and ends work; `Journal.apply`, `Buffers.release`, `PartitionStates.settle` and
+    `UnevenPairs.want_even` add it, and `Journal.apply` ends what events tell the end of."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -75,7 +75,9 @@ class Auditor:
         try:
             async with asyncio.timeout(wait_s):
                 return await self._audit(await self._products.get(product_id), awaited)
-        except (TimeoutError, LedgerUnavailableError) as error:
+        except LedgerUnavailableError as error:
+            raise _pending(MYSQL) from error
+        except TimeoutError as error:
             raise _pending(awaited.who) from error
 
     async def repair(self, wish: RepairWish, found: AuditReading) -> bool:

@@ -19,7 +19,7 @@ from server.errors import RefusedError, refused, unavailable
 from server.gate import Gates
 from sharding.errors import CloseBusyError, LoadConflictError, StockUnavailableError
 from sharding.loading import BeforeOpening
-from sharding.outcomes import Answer, Outcome, State
+from sharding.outcomes import Answer, Outcome, Reason, State
 from sharding.plans import Freeze, LoadPlan
 
 LOOK_S = 0.05
@@ -103,10 +103,12 @@ class Lifecycle:
                     failures.append(error)
                     return None
 
-        loaded = await asyncio.gather(*map(load, product_ids))
+        found = await asyncio.gather(*map(load, dict.fromkeys(product_ids)))
         if failures:
-            raise failures[0]
-        return [each for each in loaded if each is not None]
+            defects = [each for each in failures if not isinstance(each, RefusedError)]
+            raise next(iter(defects or failures))
+        loaded = {each.plan.product_id: each for each in found if each is not None}
+        return [loaded[each] for each in product_ids]
 
     async def load(self, product_id: int, *, wait_s: float) -> Loaded:
         """Put a closed product on sale; one that is on sale stays as it is.
@@ -126,7 +128,7 @@ class Lifecycle:
             return Loaded(plan, now=False)
         try:
             async with asyncio.timeout_at(until_s):
-                known_to_ledger = partial(self._known_to_ledger, plan)
+                known_to_ledger = partial(self._known_to_ledger, plan, until_s)
                 await self._stock.load(plan, before_opening=known_to_ledger)
                 await products.finish_load(plan)
         except LoadConflictError as error:
@@ -172,7 +174,7 @@ class Lifecycle:
             raise refused(answer)
         return answer.replayed
 
-    async def _known_to_ledger(self, plan: LoadPlan) -> Freeze:
+    async def _known_to_ledger(self, plan: LoadPlan, until_s: float) -> Freeze:
         """Wait until the ledger knows what the shards were given; returns the last freeze.
 
         A shard that is lost before is loaded once more, with all its units: none may have been sold.
@@ -183,8 +185,14 @@ class Lifecycle:
             known = await products.loaded_shards(plan.product_id, epoch=plan.epoch)
             return known >= len(plan.amounts)
 
-        await _until(is_known)
-        return (await products.get(plan.product_id)).freeze
+        try:
+            async with asyncio.timeout_at(until_s):  # the load goes on when its caller has left
+                await _until(is_known)
+                return (await products.get(plan.product_id)).freeze
+        except (TimeoutError, LedgerUnavailableError) as error:
+            raise StockUnavailableError(
+                Reason.NOT_EXECUTED, "the ledger has not heard of the shards"
+            ) from error
 
     async def _is_applied(self, row: ProductRow, shards: int) -> bool:
         """Whether what so many shards gave back has reached the ledger by the worker.

@@ -1,7 +1,8 @@
 """Moving units between shards before anybody is short of them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from sharding.catalogue import Catalogue
@@ -116,7 +117,8 @@ class Balancing:
             if product is None:
                 return
             await self._bring(product.shards, donor, owed)
-            known = await product.shards.finish(donor, receiver)
+            with self._all_there(product.shards):
+                known = await product.shards.finish(donor, receiver)
             if not known.owed:
                 return
             owed = known.owed
@@ -127,7 +129,8 @@ class Balancing:
         seen = await self._look(shards)
         donor = seen.richest_but(receiver)
         if donor is not None:
-            await _move(shards, donor, Move(donor.partition, receiver, units))
+            with self._all_there(shards):
+                await _move(shards, donor, Move(donor.partition, receiver, units))
 
     async def spread(self, product_id: int) -> None:
         """Give every shard of a new layout its share, as far as that can be done now."""
@@ -151,18 +154,13 @@ class Balancing:
 
     async def _look(self, shards: Shards) -> Survey:
         """A reading without open transfers, as far as they can be finished."""
-        try:
+        with self._all_there(shards):
             seen = await survey(shards)
             if not seen.unfinished:
                 return seen
             for transfer in seen.unfinished:
                 await shards.finish(transfer.donor, transfer.receiver)
             return await survey(shards)
-        except MissingShardError:
-            self._catalogue.forget(shards.product_id)
-            raise StockUnavailableError(
-                Reason.SHARD_CORRUPT, f"product {shards.product_id}"
-            ) from None
 
     async def _carry_out(self, shards: Shards, seen: Survey, moves: Sequence[Move]) -> int:
         donors = {reading.partition: reading for reading in seen.readings}
@@ -173,11 +171,23 @@ class Balancing:
                 for move in moves[start : start + MOVES_AT_ONCE]
             ]
             results = await asyncio.gather(*steps, return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
-                moved += result
+            with self._all_there(shards):
+                for result in results:
+                    if isinstance(result, BaseException):
+                        raise result
+                    moved += result
         return moved
+
+    @contextmanager
+    def _all_there(self, shards: Shards) -> Iterator[None]:
+        """A shard without its key may be cleared by a restoration just now."""
+        try:
+            yield
+        except MissingShardError:
+            self._catalogue.forget(shards.product_id)
+            raise StockUnavailableError(
+                Reason.SHARD_CORRUPT, f"product {shards.product_id}"
+            ) from None
 
 
 async def _move(shards: Shards, donor: ShardReading, move: Move) -> int:

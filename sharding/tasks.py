@@ -5,7 +5,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from sharding.errors import StockUnavailableError
+from sharding.errors import StockError
 
 Result = TypeVar("Result")
 
@@ -41,7 +41,7 @@ class Tasks:
 
 
 def _look_at_what_nobody_waits_for(task: asyncio.Task[Any]) -> None:
-    """That a node was away is nobody's business any more; a defect is."""
+    """How far work could be done is nobody's business any more; a defect is."""
     error = None if task.cancelled() else task.exception()
-    if error is not None and not isinstance(error, StockUnavailableError):
+    if error is not None and not isinstance(error, StockError):
         _LOG.error("%s failed after its caller had left", task.get_name(), exc_info=error)

@@ -19,9 +19,9 @@ TICK_S = 0.15
 AT_ONCE_MAX = 16
 """Products whose layouts one worker changes at the same time."""
 PINS_EVERY_S = 5.0
-PIN_PAUSE_S = 30
 TOLD_AGAIN_S = 5.0
-"""After so long shards that left and keep their units are told once more that they did."""
+"""After so long the shards are told once more of a change that is not done."""
+PIN_PAUSE_S = 30
 """After so long a change to an operator's count that was rolled back is wanted again."""
 PASSED_MAX = 20
 """So often a product may say that a change comes too late before the change is given up. A change that
@@ -121,7 +121,6 @@ class Reshaper:
         await self._mark(change, state)
 
     async def _is_in_force(self, change: LayoutChange) -> bool:
-        self._told_s[_key(change)] = asyncio.get_running_loop().time()
         return await self._stock.change_layout(
             change.product_id, version=change.version, shards=change.shards, cause=change.cause
         )
@@ -138,15 +137,19 @@ class Reshaper:
     async def _is_still_in_force(self, found: OpenChange) -> bool:
         """Told to all shards now and then: one that was lost, and restored before the ledger had heard
         of the layout, knows nothing of it."""
+        begun_s = asyncio.get_running_loop().time()
         told_s = self._told_s.get(_key(found.change), -inf)
-        if found.is_known and asyncio.get_running_loop().time() < told_s + TOLD_AGAIN_S:
+        if found.is_known and begun_s < told_s + TOLD_AGAIN_S:
             return True
         try:
-            return await self._is_in_force(found.change)
+            is_in_force = await self._is_in_force(found.change)
         except LayoutPassedError:
             if not found.is_known:
                 raise
             return True  # the later one's own change tells them
+        if found.is_known:  # a shard that is restored from now on hears of it from the ledger
+            self._told_s[_key(found.change)] = begun_s
+        return is_in_force
 
     async def _mark(self, change: LayoutChange, state: ChangeState) -> None:
         if not await self._layouts.mark(change.product_id, change.version, state):

@@ -139,11 +139,13 @@ def _method(channel: grpc.aio.Channel, name: str, *, timeout_s: float = _TIMEOUT
     method: _UnaryMethod = channel.unary_unary(_SERVICE + name)
 
     async def send(message: bytes) -> bytes:
+        until_s = time.monotonic() + timeout_s
         while True:
             try:
                 return await method(message, timeout=timeout_s)
             except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                is_not_taken_on = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                if not is_not_taken_on or time.monotonic() > until_s:
                     raise
             await asyncio.sleep(_PAUSE_S)
 

@@ -95,8 +95,8 @@ async def _pings(port: int, seconds: float, _told: Flooded) -> None:
     """As many as the server reads before it hangs up, on one connection after the other."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
-        async with _opened(port, 1) as (writer,):
-            with suppress(OSError):
+        with suppress(OSError):
+            async with _opened(port, 1) as (writer,):
                 writer.write(PREFACE + frame(SETTINGS, b""))
                 while time.monotonic() < end_s:
                     writer.write(frame(PING, bytes(8)) * PINGS_A_WRITE)

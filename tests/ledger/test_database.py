@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import aiomysql
 import pytest
 import uvloop
 from prometheus_client import CollectorRegistry
@@ -305,6 +306,19 @@ async def test_tls_is_never_left_out_where_it_was_asked_for(
 async def test_missing_tables_are_a_matter_of_the_schema(empty: Database) -> None:
     with pytest.raises(SchemaError, match="inventoryctl migrate"):
         await low_stock(empty, 1)
+
+
+async def test_a_peer_that_hangs_up_at_once_is_a_server_that_is_away(
+    ledger_url: MysqlUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop has no socket any more by the time that aiomysql wants to set it up."""
+
+    def hung_up(_: object) -> None:
+        raise RuntimeError("Transport does not expose socket instance")
+
+    monkeypatch.setattr(aiomysql.Connection, "_set_keep_alive", hung_up)
+    with pytest.raises(LedgerUnavailableError, match="cannot connect"):
+        await low_stock(Database(ledger_url, new_metrics()), 1)
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

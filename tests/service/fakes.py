@@ -29,6 +29,7 @@ from sharding.outcomes import (
     State,
 )
 from sharding.plans import LoadPlan
+from sharding.tasks import Tasks
 
 
 @dataclass
@@ -44,6 +45,7 @@ class FakeStock:
     failures: list[BaseException] = field(default_factory=list)
     """Raised one by one by the next calls that are no deductions."""
     open_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    background: Tasks = field(default_factory=Tasks)
     loading: list[int] = field(default_factory=list)
     """Products whose load has begun."""
     reads: int = 0
@@ -130,6 +132,10 @@ class FakeStock:
         return Resolved(Resolution.DEDUCTED, units) if units else Resolved(Resolution.NEVER, 0)
 
     async def load(self, plan: LoadPlan, *, before_opening: BeforeOpening) -> None:
+        """Goes on when its caller has left, as the real one does."""
+        await self.background.whole(self._load(plan, before_opening), "load")
+
+    async def _load(self, plan: LoadPlan, before_opening: BeforeOpening) -> None:
         self._fail()
         self.loading.append(plan.product_id)
         await self.open_gate.wait()

@@ -170,8 +170,9 @@ async def test_a_product_is_sold_once_the_ledger_knows_its_shards(
 ) -> None:
     service.products.applied = False
     error = await failure_of(load(admin, timeout_s=1.5))
-    before = dict(service.stock.available)
     service.products.applied = True
+    await service.stock.background.drain()
+    before = dict(service.stock.available)
     loaded = await load(admin)
     assert error.code() is StatusCode.UNAVAILABLE
     assert details_of(error).info.reason == "LOAD_PENDING"
@@ -191,6 +192,12 @@ async def test_products_of_one_call_are_loaded_side_by_side(service: Service, ad
     assert [(each.product_id, each.pool) for each in loaded] == [
         (each, each) for each in product_ids
     ]
+
+
+async def test_a_product_that_is_named_twice_is_loaded_once(service: Service, admin: Any) -> None:
+    loaded = (await admin.Load(LoadRequest(product_ids=[ID, ID]), timeout=CALL_S)).products
+    assert [each.product_id for each in loaded] == [ID, ID]
+    assert service.stock.loading == [ID]
 
 
 async def test_after_a_failure_no_further_product_is_begun(service: Service, admin: Any) -> None:

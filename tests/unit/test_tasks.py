@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from sharding.errors import StockUnavailableError
+from sharding.errors import CloseBusyError, StockUnavailableError
 from sharding.outcomes import Reason
 from sharding.tasks import Tasks
 
@@ -14,6 +14,7 @@ from sharding.tasks import Tasks
     ("error", "said"),
     [
         (StockUnavailableError(Reason.NOT_EXECUTED, "p07"), []),
+        (CloseBusyError(), []),
         (RuntimeError("a defect"), ["load failed after its caller had left"]),
     ],
 )

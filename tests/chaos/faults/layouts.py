@@ -63,7 +63,7 @@ async def _is_whole(scene: Scene, product_id: int) -> bool:
 
 
 async def _sell_out(scene: Scene, product_id: int) -> None:
-    """Exactly all units, in pieces that no shard has a multiple of."""
+    """Exactly all units, in pieces."""
     names = [f"all-{product_id}-{number}" for number in range(UNITS // PIECE + 1)]
     items = [DeductItem(product_id, PIECE, request_id=name) for name in names]
     told = [(await scene.stage.shop.caller.deduct_item(item)).outcome for item in items]
