@@ -25,6 +25,7 @@ class Leases:
         async def run(transaction: Transaction) -> frozenset[int]:
             ttl_us = self._ttl // timedelta(microseconds=1)
             await _one_at_a_time(transaction)
+            await transaction.execute(statement("worker_forget"))
             await transaction.execute(statement("worker_alive"), (self._worker, ttl_us))
             await transaction.execute(statement("lease_extend"), (ttl_us, self._worker))
             share = await self._share(transaction)
@@ -50,7 +51,7 @@ class Leases:
         await self._database.transaction(run)
 
     async def _share(self, transaction: Transaction) -> int:
-        await transaction.execute(statement("worker_forget"))
+        """This worker is among the living by now, however long the transaction has been held up."""
         row = await transaction.row(statement("lease_share"))
         assert row is not None
         return int(row[0])

@@ -80,3 +80,12 @@ async def test_a_worker_that_was_away_takes_nothing_back(shared: Database) -> No
     await write(shared, "UPDATE worker SET expire_time = NOW(3) - INTERVAL 1 SECOND")
     assert await quick.renew() == ALL
     assert await slow.renew() == frozenset()
+
+
+async def test_a_worker_whose_renewal_was_held_up_beyond_its_own_end_is_alive(
+    shared: Database,
+) -> None:
+    """As one that is stopped in the middle of a renewal: the rest of it comes when its row has ended."""
+    late = worker(shared, "late", ttl_s=0.000_001)
+    assert await late.renew() <= ALL
+    assert await fetch(shared, "SELECT name FROM worker") == [("late",)]
