@@ -234,9 +234,7 @@ class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no
     async def _connect(self) -> None:
         try:
             await super()._connect()
-        except (
-            RuntimeError
-        ) as error:  # aiomysql's and uvloop's word for a peer that hung up at once
+        except RuntimeError as error:  # their word for a peer that hung up at once
             raise OperationalError(CR.CR_CONN_HOST_ERROR, "reset while connecting") from error
 
     def _write_bytes(self, data: bytes) -> None:
