@@ -1,19 +1,19 @@
 """How much may be unanswered, so that whoever is taken on is answered in time.
 
 How long so much work takes depends on the machine and on who else uses it, so the answers tell. While
-even the quickest ones of a moment come late, no more is taken on than was lately answered in 0.3 s. From
-then on the limit grows, until they come late again.
+most items of a moment are answered late, no more is taken on than was lately answered in 0.3 s. From
+then on the limit grows, until they come late again. The quickest answer of a moment would say nothing:
+beside a product that everybody wants there is always one that nobody waits for.
 
 Only answers of a request's own shard count. Others come at once, for they are known, or late, for they
 wait for a node that is away; neither says that there is too much to do.
 """
 
 from collections.abc import Callable
-from math import inf
 from typing import Final
 
 LATE_S: Final = 0.15
-"""An answer of a shard that took longer came late. Where nothing is quicker, on a disk that takes so
+"""An answer of a shard that took longer came late. Where none is quicker, on a disk that takes so
 long to write, `ITEMS_MIN` are under way."""
 WAIT_S: Final = 0.3
 """How long the work takes that is let in, once answers have come late."""
@@ -41,7 +41,7 @@ class Pace:
         self._idle_since_s = self._moment_s = now_s()
         self._per_s: float | None = None
         self._served = 0
-        self._quickest_s = inf
+        self._late = 0
 
     def has_room(self, items: int) -> bool:
         """Whether so many more may be taken on, in time."""
@@ -64,7 +64,8 @@ class Pace:
         """Their own shards have answered those that were taken on at that time."""
         now_s = self._now_s()
         self._served += items
-        self._quickest_s = min(self._quickest_s, now_s - since_s)
+        if now_s - since_s > LATE_S:
+            self._late += items
         if now_s - self._moment_s >= MOMENT_S:
             self._judge(now_s - self._moment_s)
             self._begin_moment(now_s)
@@ -78,13 +79,13 @@ class Pace:
     def _begin_moment(self, now_s: float) -> None:
         self._moment_s = now_s
         self._served = 0
-        self._quickest_s = inf
+        self._late = 0
 
     def _judge(self, moment_s: float) -> None:
         now_per_s = self._served / moment_s
         before_per_s = now_per_s if self._per_s is None else self._per_s
         self._per_s = before_per_s + (now_per_s - before_per_s) * SMOOTHING
-        if self._quickest_s > LATE_S:
+        if self._late * 2 > self._served:
             wanted = max(ITEMS_MIN, self._per_s * WAIT_S)
         else:
             wanted = self.limit * GROWTH

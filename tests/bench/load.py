@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
@@ -108,7 +109,7 @@ def _asks(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> Sequence[Ask]
         order_ids = new_order_ids()
         return [_ordering(plan, channel, order_ids) for channel in channels]
     template = _template(plan)  # one for all, so that no two calls are for the same cold products
-    return [_deducting(call(plan.shape, channel), template) for channel in channels]
+    return [_deducting(patient(call(plan.shape, channel)), template) for channel in channels]
 
 
 def _deducting(send: Call, template: Template) -> Ask:
@@ -118,8 +119,9 @@ def _deducting(send: Call, template: Template) -> Ask:
 def _ordering(plan: LoadPlan, channel: grpc.aio.Channel, order_ids: Iterator[int]) -> Ask:
     product_ids = range(plan.product_id, plan.product_id + plan.lines)
     if plan.shape == SELL:
-        return order_calls.selling(_method(channel, "DeductOrder"), product_ids, order_ids)
-    reserve, confirm = _method(channel, "Reserve"), _method(channel, "Confirm")
+        sell = patient(_method(channel, "DeductOrder"))
+        return order_calls.selling(sell, product_ids, order_ids)
+    reserve, confirm = (patient(_method(channel, name)) for name in ("Reserve", "Confirm"))
     return order_calls.paying(reserve, confirm, product_ids, order_ids)
 
 
@@ -137,19 +139,24 @@ def call(shape: str, channel: grpc.aio.Channel, *, timeout_s: float = _TIMEOUT_S
 
 def _method(channel: grpc.aio.Channel, name: str, *, timeout_s: float = _TIMEOUT_S) -> Call:
     method: _UnaryMethod = channel.unary_unary(_SERVICE + name)
+    return partial(method, timeout=timeout_s)
 
-    async def send(message: bytes) -> bytes:
-        until_s = time.monotonic() + timeout_s
+
+def patient(send: Call) -> Call:
+    """Sends again what a server did not take on, for as long as one call may take."""
+
+    async def send_until_taken_on(message: bytes) -> bytes:
+        until_s = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                return await method(message, timeout=timeout_s)
+                return await send(message)
             except grpc.aio.AioRpcError as error:
                 is_not_taken_on = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
                 if not is_not_taken_on or time.monotonic() > until_s:
                     raise
             await asyncio.sleep(_PAUSE_S)
 
-    return send
+    return send_until_taken_on
 
 
 async def _call_lane(ask: Ask, collector: Collector[bytes]) -> None:

@@ -10,7 +10,7 @@ import grpc
 from inventory.client.channels import OPTIONS
 from inventory.v1 import inventory_pb2
 from tests.bench import requests
-from tests.bench.load import BATCH, call, outcomes_of
+from tests.bench.load import BATCH, call, outcomes_of, patient
 from tests.bench.order_calls import Call
 from tests.bench.requests import Template
 from tests.bench.window import Measured
@@ -33,7 +33,7 @@ async def send(target: str, product_id: int, *, total: int, size: int) -> Measur
         start_s = time.perf_counter()
         tallies = await asyncio.gather(
             *(
-                _lane(call(BATCH, channels[number % CHANNELS]), template, turns)
+                _lane(patient(call(BATCH, channels[number % CHANNELS])), template, turns)
                 for number in range(IN_FLIGHT)
             )
         )

@@ -1,7 +1,8 @@
 """Break the service in every way that there is in faults/, under load, and let the oracle judge.
 
 `python -m tests.chaos F07 --seed 3` breaks one thing; without a number all, one after the other.
-Ends with 1 when something is wrong, and says by which seed and where the callers' history is.
+Ends with 1 when something is wrong, and says by which seed and where the callers' history is. What only
+came late is played again, and is late when it came so each time.
 """
 
 import argparse
@@ -26,6 +27,9 @@ from tests.chaos.scene import MIX_S, Fault, Report, play
 from tests.chaos.stack import Stage
 
 WRONG, INTERRUPTED = 1, 130
+TRIES_MAX = 3
+"""So often a fault is played of which nothing is wrong but that something came late: how quick it is on
+a machine that others use as well, one try cannot tell. A promise that was broken once is broken."""
 
 
 def options() -> argparse.ArgumentParser:
@@ -60,10 +64,15 @@ async def run(
                 fault = waiting.pop(0)
                 stage.choice.seed(f"{seed} {fault.number}")
                 console.print(f"{fault.number} {fault.name} …")
-                reports.append(await play(stage, fault, mix_s=mix_s, sold=sold))
-                _tell(console, reports[-1])
-                if reports[-1].wrong:
-                    _keep(console, stage, reports[-1], seed)
+                for number in range(1, TRIES_MAX + 1):
+                    report = await play(stage, fault, mix_s=mix_s, sold=sold)
+                    report.tries = number
+                    _tell(console, report)
+                    if report.wrong or not report.late:
+                        break
+                reports.append(report)
+                if not report.passed:
+                    _keep(console, stage, report, seed)
                     break
     return reports
 
@@ -78,6 +87,8 @@ def _tell(console: Console, report: Report) -> None:
         console.print(f"    {note}")
     for sentence in report.wrong:
         console.print(f"    [bold red]wrong[/]: {sentence}")
+    for sentence in report.late:
+        console.print(f"    [bold yellow]late[/]: {sentence}")
 
 
 def _keep(console: Console, stage: Stage, report: Report, seed: int) -> None:
@@ -103,9 +114,15 @@ def print_table(console: Console, reports: Sequence[Report]) -> None:
             "" if report.back_s is None else f"{report.back_s:g}",
             "" if report.back_s is None else f"{report.fault.back_within_s:g}",
             f"{report.took_s:.0f}",
-            "[bold red]WRONG[/]" if report.wrong else "[green]ok[/]",
+            _verdict(report),
         )
     console.print(table)
+
+
+def _verdict(report: Report) -> str:
+    if not report.passed:
+        return "[bold red]WRONG[/]" if report.wrong else "[bold red]LATE[/]"
+    return "[green]ok[/]" if report.tries == 1 else f"[yellow]ok, try {report.tries}[/]"
 
 
 def main() -> int:
@@ -136,7 +153,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     print_table(console, reports)
-    return WRONG if any(report.wrong for report in reports) else 0
+    return 0 if all(report.passed for report in reports) else WRONG
 
 
 if __name__ == "__main__":

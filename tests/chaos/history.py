@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from math import inf
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -92,6 +94,21 @@ class Record:
             elif Outcome.RELEASED in outcomes:
                 told[order_id] = False
         return told
+
+    def events_at_least(self, request_ids: Collection[str]) -> int:
+        """In how many events, at the least, accepted requests were told of: one event has those of one
+        shard, and two that did not wait at the same time cannot share it."""
+        accepted = [
+            each for each in self.tries if each.name in request_ids and each.shard is not None
+        ]
+        waited_until: dict[int, float] = {}
+        events = 0
+        for each in sorted(accepted, key=attrgetter("ended_s")):
+            assert each.shard is not None
+            if not each.replayed and each.started_s > waited_until.get(each.shard, -inf):
+                waited_until[each.shard] = each.ended_s
+                events += 1
+        return events
 
     def write(self, path: Path) -> None:
         """One line of JSON a try."""

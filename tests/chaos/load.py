@@ -166,15 +166,18 @@ class Buyers:
 
     async def run(self) -> None:
         """New buyers at the rate until told to stop; then the end of those under way."""
-        begun_s, made, ordered = self.now_s, 0, 0
+        begun_s = looked_s = self.now_s
+        due, ordered = 0.0, 0
         async with asyncio.TaskGroup() as buyers:
             while not self._stopping:
-                due = int((self.now_s - begun_s) * self.rate_per_s)
+                now_s = self.now_s
+                due += (now_s - looked_s) * self.rate_per_s
+                looked_s = now_s
                 # Those whom there is no room for go elsewhere.
-                for _ in range(min(due - made, UNDER_WAY_MAX - self._under_way)):
+                for _ in range(min(int(due), UNDER_WAY_MAX - self._under_way)):
                     buyers.create_task(self._buy_once())
-                made = due
-                if self.order_products and ordered < (self.now_s - begun_s) * ORDERS_PER_S:
+                due %= 1
+                if self.order_products and ordered < (now_s - begun_s) * ORDERS_PER_S:
                     ordered += 1
                     buyers.create_task(self.order())
                 await asyncio.sleep(TICK_S)

@@ -83,8 +83,20 @@ def judge(evidence: Evidence) -> list[str]:
     ]
 
 
-def without_losses(evidence: Evidence) -> tuple[Evidence, int]:
-    """The evidence as if nobody had been told of what the ledger never had, and how much that is.
+class Losses(NamedTuple):
+    """What was acknowledged, and the ledger never had."""
+
+    requests: frozenset[str]
+    orders: frozenset[int]
+
+    @property
+    def number(self) -> int:
+        """Of both."""
+        return len(self.requests) + len(self.orders)
+
+
+def without_losses(evidence: Evidence) -> tuple[Evidence, Losses]:
+    """The evidence as if nobody had been told of what the ledger never had, and what that is.
 
     For a fault that may lose what was acknowledged: all other promises hold for what was kept. Of an
     order that was sold a line may be lost.
@@ -102,7 +114,7 @@ def without_losses(evidence: Evidence) -> tuple[Evidence, int]:
     record.deductions.answered(list(again.values()))
     asked = [each for each in evidence.asked_again if each.request_id not in lost]
     kept = replace(evidence, record=record, asked_again=asked, lost_orders=lost_orders)
-    return kept, len(lost) + len(again) + len(lost_orders)
+    return kept, Losses(frozenset({*lost, *again}), lost_orders)
 
 
 def _accepted_again(evidence: Evidence) -> Mapping[str, Deduction]:

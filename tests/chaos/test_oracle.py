@@ -293,7 +293,7 @@ def test_what_was_doctored_is_named(doctored: str) -> None:
 
 def test_what_a_mode_may_lose_is_counted_and_nothing_else_is_forgiven() -> None:
     account, lost = without_losses(WITHOUT_WAIT)
-    assert lost == 1
+    assert lost.number == 1
     assert not any("not in the journal" in sentence for sentence in judge(account))
     twice = replace(WITHOUT_WAIT, stock=stock(available=7, sold=3))
     assert any("available" in sentence for sentence in judge(without_losses(twice)[0]))
@@ -304,21 +304,36 @@ def test_what_was_lost_and_accepted_again_is_one_loss_and_one_sale() -> None:
     account = told("a", Outcome.DEDUCTED)
     lost_first = replace(account, asked_again=[again], known_before={})
     forgiven, lost = without_losses(lost_first)
-    assert (lost, any("took units twice" in each for each in judge(forgiven))) == (1, False)
+    assert (lost.number, any("took units twice" in each for each in judge(forgiven))) == (1, False)
     kept_first = replace(account, asked_again=[again], known_before={"a": 1})
     forgiven, lost = without_losses(kept_first)
-    assert (lost, any("took units twice: a" in each for each in judge(forgiven))) == (0, True)
+    assert (lost.number, any("took units twice: a" in each for each in judge(forgiven))) == (
+        0,
+        True,
+    )
 
 
 def test_an_order_that_was_sold_and_lost_is_counted_and_one_that_was_not_sold_is_no_loss() -> None:
     unsold = orders(journal=Journal(lines().journal.rows[2:], dead_letters=0))
     assert any("on one side only" in sentence for sentence in judge(unsold))
     account, lost = without_losses(unsold)
-    assert (judge(account), lost) == ([], 1)
+    assert (judge(account), lost.number) == ([], 1)
     sold = orders(journal=journal(Row(RELEASED_ORDER, JournalKind.CONFIRM, "", -1)))
     account, lost = without_losses(sold)
-    assert lost == 0
+    assert lost.number == 0
     assert any(str(RELEASED_ORDER) in sentence for sentence in judge(account))
+
+
+def test_accepted_requests_that_cannot_share_an_event_had_one_each() -> None:
+    record = Record()
+    waits = {"a": (0.0, 2.0, 0), "b": (1.0, 3.0, 0), "c": (2.5, 4.0, 0), "d": (0.0, 9.0, 1)}
+    for name, (started_s, ended_s, shard) in waits.items():
+        accepted = a_try(started_s, took_s=ended_s - started_s)
+        record.add(accepted._replace(name=name, shard=shard))
+        record.add(accepted._replace(name=name, shard=shard, replayed=True, started_s=20.0))
+    assert record.events_at_least("abc") == 2
+    assert record.events_at_least("abcd") == 3
+    assert record.events_at_least("") == 0
 
 
 def a_try(started_s: float, outcome: Outcome = Outcome.DEDUCTED, *, took_s: float = 0.01) -> Try:

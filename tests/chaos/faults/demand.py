@@ -23,8 +23,9 @@ PEAK_S, OVERLOAD_S, BACK_S = 6.0, 10.0, 2.0
 OVERLOAD, GOODPUT_PART = 5, 0.8
 SENT_PART = 0.9
 """Of what the crowd was to send; with less, it is the crowd that is measured."""
-FEW_PER_S = 100
-"""Buyers beside the crowd, whose tries grow fourfold under overload: they are to tell, not to burden."""
+FEW_PER_S, BESIDE_PER_S = 100, 25
+"""Buyers before and after the crowd, and beside it, where each tries four times: they are to tell, not
+to burden, and a call of one is not much cheaper than a refused batch of the crowd."""
 SETTLED = 600
 """Answers by which it is known how quick the service is afterwards."""
 
@@ -73,8 +74,10 @@ async def overload(scene: Scene) -> None:
         begun_s = scene.stage.now_s
         product_id = await scene.stage.shop.on_sale(CROWD_UNITS, shards=CROWD_SHARDS)
         with served_after_others(scene.stage.ledger_pids):
+            buyers.rate_per_s = BESIDE_PER_S
             with served_first():
                 told = await _crowd(scene.stage, product_id, ids)
+            buyers.rate_per_s = FEW_PER_S
             scene.broke(told.ended_s)
             _judge_goodput(scene, told)
             await buyers.flows(SETTLED)

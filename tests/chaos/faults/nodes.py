@@ -11,11 +11,12 @@ from deploy.local.process import Process
 from deploy.local.redis_cluster import RedisNode
 from inventory.client import Outcome
 from tests.chaos.faults.register import NODE_TIMEOUT_S, fault
-from tests.chaos.load import PASSING
+from tests.chaos.load import PASSING, Buyers
 from tests.chaos.scene import Scene
 from tests.chaos.slots import move_slot, slots_of_product
 
 RESTORED = "inventory_worker_partitions_restored_total"
+RESTORING = "inventory_worker_partitions_restoring"
 EVENTS_LOST = "inventory_worker_restored_events_lost_total"
 NOTICED_S = 1.0
 FAST = {"INVENTORY_DURABILITY": "fast"}
@@ -43,50 +44,49 @@ async def master_killed(scene: Scene) -> None:
 @fault("F07", "replication cut, then the master killed", back_within_s=NODE_TIMEOUT_S + 3)
 async def master_killed_unreplicated(scene: Scene) -> None:
     """Nor does the ledger hear of it: what was lost is to be nowhere."""
-    await _kill_unreplicated(scene, scene.stage.stack.workers.values())
-
-
-async def _kill_unreplicated(scene: Scene, silenced: Collection[Process]) -> None:
     async with scene.selling() as buyers:
-        while len(buyers.record.deductions.accepted) < scene.sold:
-            await buyers.flows()
-        master = await scene.stage.a_master()
-        replica = await scene.stage.replica_of(master)
-        # So that the master goes on by itself, and WAIT alone keeps what it did from being acknowledged.
-        await master.call("CONFIG", "SET", "min-replicas-to-write", 0)
-        replica.process.pause()
-        await master.call("CLIENT", "KILL", "TYPE", "replica")
-        for process in silenced:
-            process.pause()
-        await buyers.flows(SOLD_UNREPLICATED)
-        told = []
-        if not silenced:  # else the ledger never hears of what is lost, and nobody misses it
-            told = [await scene.stage.counted(each) for each in (RESTORED, EVENTS_LOST)]
-        scene.broke()
-        scene.stage.kill_node(master)
-        for process in (replica.process, *silenced):
-            process.resume()
-        if told:
-            await _notice_loss(scene, replica, *told)
+        await _kill_unreplicated(scene, buyers, scene.stage.stack.workers.values())
 
 
-async def _notice_loss(
-    scene: Scene, replica: RedisNode, restored: float, events_lost: float
-) -> None:
+async def _kill_unreplicated(
+    scene: Scene, buyers: Buyers, silenced: Collection[Process]
+) -> RedisNode:
+    """Returns the replica, which lacks what was sold last."""
+    while len(buyers.record.deductions.accepted) < scene.sold:
+        await buyers.flows()
+    master = await scene.stage.a_master()
+    replica = await scene.stage.replica_of(master)
+    # So that the master goes on by itself, and WAIT alone keeps what it did from being acknowledged.
+    await master.call("CONFIG", "SET", "min-replicas-to-write", 0)
+    replica.process.pause()
+    await master.call("CLIENT", "KILL", "TYPE", "replica")
+    for process in silenced:
+        process.pause()
+    await buyers.flows(SOLD_UNREPLICATED)
+    scene.broke()
+    scene.stage.kill_node(master)
+    for process in (replica.process, *silenced):
+        process.resume()
+    return replica
+
+
+async def _notice_loss(scene: Scene, replica: RedisNode, restored: float) -> None:
     """A worker compares the node that leads now with the ledger, and gives it what it lacks."""
 
     async def is_noticed() -> bool:
+        began = await scene.stage.counted(RESTORING)
+        return began > 0 or await scene.stage.counted(RESTORED) > restored
+
+    async def is_restored() -> bool:
         return await scene.stage.counted(RESTORED) > restored
 
     await scene.until(replica.is_master, "the replica takes over")
     led_s = scene.stage.now_s
-    await scene.until(is_noticed, "a worker restores what the replica lacks")
+    await scene.until(is_noticed, "a worker finds that the replica lacks something")
     took_s = scene.stage.now_s - led_s
+    await scene.until(is_restored, "a worker restores what the replica lacks")
     await scene.until(scene.stage.all_open, "all partitions are open")
-    scene.named = await scene.stage.counted(EVENTS_LOST) - events_lost
-    scene.note(
-        f"noticed {took_s:.2f} s after the replica led; events lost and named: {scene.named:.0f}"
-    )
+    scene.note(f"noticed {took_s:.2f} s after the replica led")
     scene.expect_in_time(took_s <= NOTICED_S, f"the loss was noticed after {took_s:.2f} s")
 
 
@@ -98,7 +98,13 @@ async def master_killed_unreplicated_fast(scene: Scene) -> None:
     await stage.restart_servers(FAST)
     await stage.restart_workers(FAST)
     try:
-        await _kill_unreplicated(scene, silenced=())
+        async with scene.selling() as buyers:
+            restored, told = await stage.counted(RESTORED), await stage.counted(EVENTS_LOST)
+            replica = await _kill_unreplicated(scene, buyers, silenced=())
+            await _notice_loss(scene, replica, restored)
+        # By now whoever had seen what was lost has come by again.
+        scene.named = await stage.counted(EVENTS_LOST) - told
+        scene.note(f"events lost and named: {scene.named:.0f}")
     finally:
         await stage.heal()
         await stage.restart_servers()
