@@ -73,12 +73,16 @@ class Layouts:
             raise LayoutPassedError(f"product {product_id} has layout {listing.layout.version}")
         # What was read may be on no replica yet, and the shards must not know more than the base.
         await _Base(self._cluster, product_id, listing.epoch).confirm(listing)
-        await _Told(self._cluster, product_id, listing).everywhere()
+        told = _Told(self._cluster, product_id, listing)
+        await told.in_force()
         self._catalogue.forget(product_id)
-        if listing.layout.version != version:
-            return False
-        await self._balancing.spread(product_id)
-        return True
+        away = await told.retire()
+        is_in_force = listing.layout.version == version
+        if is_in_force:
+            await self._balancing.spread(product_id)
+        if away is not None:  # only now: it has left, and is to keep nobody from selling
+            raise away
+        return is_in_force
 
     async def _listing(self, product_id: int) -> Listing:
         listing = await self._directory.at_base(product_id)
@@ -257,17 +261,21 @@ class _Told:
         self._listing = listing
         self._shards = Shards(cluster, product_id, listing.layout, earlier=listing.earlier)
 
-    async def everywhere(self) -> None:
-        """StockUnavailableError if a shard of the layout could not be told.
-
-        Those that left are told as well: one that was restored may have forgotten that it did, and
-        would keep its units.
-        """
+    async def in_force(self) -> None:
+        """StockUnavailableError if a shard of the layout could not be told."""
         freeze = await self._latest_freeze()
         await together(self._tell(partition, freeze) for partition in self._shards.partitions)
-        await together(self._retire(partition) for partition in self._shards.retired)
         copies = self._shards.partitions[1:] + self._shards.retired
         await together(self._inform(partition) for partition in copies)
+
+    async def retire(self) -> StockUnavailableError | None:
+        """Tell those that left as well: one that was restored may have forgotten that it did, and would
+        keep its units. Returns why not all could be told."""
+        try:
+            await together(self._retire(partition) for partition in self._shards.retired)
+        except StockUnavailableError as error:
+            return error
+        return None
 
     async def _latest_freeze(self) -> Freeze:
         """What the shards of the old layout know: those that join have not heard of it.

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -191,6 +192,36 @@ async def test_a_change_is_rolled_back_when_a_shard_cannot_be_fenced(
     assert await stock.close(product, 1) == 6
     with pytest.raises(LayoutPassedError):
         await stock.change_layout(product, version=5, shards=6, cause="operator")
+
+
+async def test_a_shard_that_left_long_ago_and_is_away_keeps_nobody_from_selling(
+    stock: Stock, load: LoadProduct, elsewhere: Stock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = await load(*split_evenly(60, 6))
+    assert await stock.change_layout(product, version=2, shards=1, cause="operator")
+    while not await stock.drain_retired(product):
+        pass
+    found = await stock._catalogue.find(product)
+    assert found is not None
+    gone = found.shards.retired[0]
+    real = Shards.tell
+
+    async def away(self: Shards, partition: int, *, serves: bool, **others: Any) -> str:
+        if partition == gone and not serves:
+            raise StockUnavailableError(Reason.NOT_EXECUTED, "away")
+        return await real(self, partition, serves=serves, **others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shards, "tell", away)
+        with pytest.raises(StockUnavailableError):
+            await stock.change_layout(product, version=4, shards=3, cause="operator")
+    seen = await stock.read(product)
+    assert seen is not None
+    assert (seen.layout_version, seen.serving) == (4, 3)
+    assert all(shard.available for shard in seen.shards[:3])
+    answers = await elsewhere.deduct(requests_for(product, "all", 60, attempt=1))
+    assert outcomes(answers) == SOLD
+    assert await stock.change_layout(product, version=4, shards=3, cause="operator")
 
 
 async def test_a_delayed_fence_and_a_delayed_word_change_nothing(
