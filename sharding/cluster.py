@@ -152,8 +152,8 @@ class Cluster:
         return self._seen[partition]
 
     async def told(self, partition: int) -> EventId:
-        """The last event that a process has seen which found the partition shut, as far as such word
-        can be read."""
+        """The last event that a process has seen which found the partition shut, or opened anew, as far
+        as such word can be read."""
         key = witness(self.tags[partition])
         with suppress(StockUnavailableError, ValueError):
             reply = await self.command(partition, "GET", key, lane=LaneKind.READ, hasty=True)
@@ -329,7 +329,14 @@ class Cluster:
         generation, number = reply[1], reply[2]
         assert isinstance(generation, int)
         assert isinstance(number, int)
-        self._seen[partition] = max(self._seen[partition], EventId(generation, number))
+        seen, before = EventId(generation, number), self._seen[partition]
+        if seen <= before:
+            return
+        self._seen[partition] = seen
+        if (
+            BEFORE_ALL < before < EventId(generation, 0)
+        ):  # opened anew: without what this process saw?
+            self._witness.tell(partition, before)
 
     async def lane_of(self, partition: int, kind: LaneKind) -> LaneKind:
         """How what would travel on `kind` travels to a partition now: alone where its node has no

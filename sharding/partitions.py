@@ -221,7 +221,7 @@ class Partitions:
         return reply[3] == 1
 
     async def told(self, partition: int) -> EventId:
-        """The last event that a process has seen which found the partition shut."""
+        """See Cluster.told."""
         return await self._cluster.told(partition)
 
     async def is_whole(self, partition: int, *, ledger: int, after: EventId) -> bool:

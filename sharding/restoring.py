@@ -224,7 +224,7 @@ class Restoring:
             await self._run(_RELIVE, partition, declared, args)
 
     async def told(self, partition: int) -> EventId:
-        """The last event that a process has seen which found the partition shut."""
+        """See Cluster.told."""
         return await self._cluster.told(partition)
 
     async def reopen(self, partition: int, shut: Shut, opened: Entry) -> None:

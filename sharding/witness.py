@@ -1,5 +1,5 @@
-"""What processes have seen of a partition that is shut, for whoever opens it: a node that was promoted
-without its last events cannot say how many there were."""
+"""What processes have seen of a partition that is shut, or was opened anew, for whoever opens it: a node
+that was promoted without its last events cannot say how many there were."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -27,6 +27,8 @@ PAUSE_MAX_S = 30.0
 PASSING_PAUSE_MAX_S = 2.0
 """After what passes by itself: a node or a ledger that does not answer."""
 RESTORED_AT_ONCE = 4
+LATE_WORD_S = 10.0
+"""So long after an opening, word of events that were lost before it is waited for."""
 LEDGER_OLDER = "LEDGER_OLDER"
 """The reason that stands for a partition that knows of openings which the ledger does not."""
 LEDGER_OLDER_TEXT = (
@@ -65,6 +67,8 @@ class Opener:
         self._room = asyncio.Semaphore(RESTORED_AT_ONCE)
         self._numbers: dict[int, int] = {}
         """Of the last event that each partition was seen to have while it was open."""
+        self._opened: dict[int, _Opened] = {}
+        """What was opened a moment ago."""
         self._applied: dict[tuple[int, int], EventId] = {}
         """The last event of each partition that each MySQL server was seen to have applied."""
 
@@ -131,25 +135,41 @@ class Opener:
             return head
         self._refusals.pop(partition, None)
         if opened.was_opened:
-            last = EventId(head.generation, opened.number - 1)
-            told = await self._partitions.told(partition)
-            seen = max(known, told.number if told > last else 0)
-            self._note_opened(partition, head, opened, lost=seen - last.number)
+            self._note_opened(partition, head, opened, known=known)
+            await self.hear_of_losses(partition)
         return opened
 
     def _note_opened(
-        self, partition: int, head: PartitionHead, opened: PartitionHead, *, lost: int
+        self, partition: int, head: PartitionHead, opened: PartitionHead, *, known: int
     ) -> None:
         """The ledger lacks nothing, but somebody may have seen more than the node has."""
-        if lost > 0:
-            self._metrics.events_lost.inc(lost)
-            log.error("partition opened without its last events", partition=partition, lost=lost)
+        last = EventId(head.generation, opened.number - 1)
+        self._opened[partition] = noted = _Opened(EventId(opened.generation, opened.number), last)
+        self._tell_lost(partition, noted.lost_up_to(known))
         log.info(
             "partition opened",
             partition=partition,
             reason=head.reason,
             degraded=opened.is_degraded,
         )
+
+    async def hear_of_losses(self, partition: int) -> None:
+        """Name what was lost before the last opening and nobody had said then: who had seen it may come
+        by only now."""
+        noted = self._opened.get(partition)
+        if noted is None:
+            return
+        if time.monotonic() > noted.until_s:
+            del self._opened[partition]
+            return
+        told = await self._partitions.told(partition)
+        if noted.last < told < noted.first:
+            self._tell_lost(partition, noted.lost_up_to(told.number))
+
+    def _tell_lost(self, partition: int, lost: int) -> None:
+        if lost > 0:
+            self._metrics.events_lost.inc(lost)
+            log.error("partition opened without its last events", partition=partition, lost=lost)
 
     def _known(self, partition: int, head: PartitionHead) -> int:
         """Number of the last event that this worker has ever seen of a partition."""
@@ -215,7 +235,8 @@ class Opener:
         """What fails is begun anew: at once where another was faster, else after a pause."""
         try:
             async with self._room:
-                await self._restorer.restore(case)
+                restored = await self._restorer.restore(case)
+            self._opened[case.partition] = _Opened(restored.opened, restored.applied)
             self._refusals.pop(case.partition, None)
             for share in self._shares.all:
                 share.applied.pop(case.partition, None)  # it has moved without the drain
@@ -250,6 +271,23 @@ class Opener:
         if refusal.text != text:
             log.error("partition cannot be opened", partition=partition, why=text)
         refusal.again(text, time.monotonic(), pause_max_s=pause_max_s)
+
+
+class _Opened:
+    """An opening, and how many of the events before it are known to be lost."""
+
+    def __init__(self, first: EventId, last: EventId) -> None:
+        """`first`: of the new generation; `last`: what the partition begins from."""
+        self.first = first
+        self.last = last
+        self.until_s = time.monotonic() + LATE_WORD_S
+        self._named = first.number - 1
+
+    def lost_up_to(self, number: int) -> int:
+        """How many more are lost, now that an event of this number is known to have been."""
+        more = max(0, number - self._named)
+        self._named += more
+        return more
 
 
 class _Issued(NamedTuple):

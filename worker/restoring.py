@@ -5,6 +5,7 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 import structlog
 
@@ -39,6 +40,14 @@ class Case:
     """The node has no replica, and nobody is to wait for one."""
 
 
+class Restored(NamedTuple):
+    """A partition that was restored."""
+
+    opened: EventId
+    applied: EventId
+    """The last event that a MySQL server had applied."""
+
+
 class Restorer:
     """Restores partitions. Every step may be repeated, and any attempt ends an earlier one."""
 
@@ -54,7 +63,7 @@ class Restorer:
         self._metrics = metrics
         self._failpoints = failpoints
 
-    async def restore(self, case: Case) -> None:
+    async def restore(self, case: Case) -> Restored:
         """Give the partition all that the ledger knows, and open it.
 
         StockUnavailableError, LedgerError: the partition stays shut; begin anew.
@@ -77,11 +86,13 @@ class Restorer:
         async for piece in self._restoring.bars(partition):
             await work.remember(piece)
         self._failpoints.hit("worker.after_refill")
-        applied = max(state.checkpoint.id.number for state in states)
-        told = await self._told(partition, after=max(state.checkpoint.id for state in states))
-        shut = shut._replace(number=max(shut.number, applied, told))
-        lost = max(shut.known, case.number, told) - applied
-        await self._settle(case, work, shut, states, lost=max(0, lost))
+        applied = max(state.checkpoint.id for state in states)
+        told = await self._told(partition, after=applied)
+        number = max(state.checkpoint.id.number for state in states)
+        shut = shut._replace(number=max(shut.number, number, told))
+        lost = max(shut.known, case.number, told) - number
+        opened = await self._settle(case, work, shut, states, lost=max(0, lost))
+        return Restored(opened, applied)
 
     async def _told(self, partition: int, *, after: EventId) -> int:
         """Number of the last event that a process has seen after another one; 0: none has. Word of an
@@ -107,7 +118,7 @@ class Restorer:
         states: Sequence[PartitionState],
         *,
         lost: int,
-    ) -> None:
+    ) -> EventId:
         """From the first server's commit on, no event from before the opening is applied any more."""
         partition, opened = case.partition, opened_entry(shut, at_ms=int(time.time() * 1_000))
         for server, state in zip(self._states.all, states, strict=True):
@@ -121,6 +132,7 @@ class Restorer:
         await self._restoring.reopen(partition, shut, opened)
         self._failpoints.hit("worker.after_reopen")
         self._tell(case, work, opened, lost=lost)
+        return opened.id
 
     async def _is_past(self, partition: int) -> bool:
         """Whether the ledger has applied the last entry of each stream, so all that came before it."""

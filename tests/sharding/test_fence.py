@@ -463,3 +463,24 @@ async def test_who_finds_a_partition_shut_says_what_the_last_event_was_and_nobod
     await eventually(is_told)
     await fresh.close()
     assert await is_told()
+
+
+async def test_who_finds_a_partition_opened_anew_says_what_it_saw_before(
+    partitions: Partitions, impatient: Cluster, opened: int
+) -> None:
+    """The node may have been opened without that."""
+    fresh = await Cluster.connect(impatient.settings, StockMetrics(CollectorRegistry()))
+    looking = Partitions(fresh, partitions=PARTITIONS)
+    entry = await newest(partitions, opened)
+    assert await looking.replicated(opened, ledger=0, last=checkpoint_at(entry))
+    before = fresh.seen(opened)
+    again = await partitions.open(opened, [checkpoint_at(entry)], opening=2)
+    entry = await newest(partitions, opened)
+    assert await looking.replicated(opened, ledger=0, last=checkpoint_at(entry))
+    assert before < EventId(again.generation, 0) <= fresh.seen(opened)
+
+    async def is_told() -> bool:
+        return await impatient.told(opened) == before
+
+    await eventually(is_told)
+    await fresh.close()

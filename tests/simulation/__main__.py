@@ -62,10 +62,13 @@ def _options() -> Namespace:
 
 
 def _list_scripts(seeds: range, equipment: Equipment) -> None:
-    """The rarest first."""
+    """The first of each as it is found, and in the end all, the rarest script first."""
     callers: dict[str, list[int]] = defaultdict(list)
     for seed in seeds:
-        for name in scripts_of(recorded(seed, equipment)):
+        names = scripts_of(recorded(seed, equipment))
+        if found := sorted(names - callers.keys()):
+            _print(f"{seed:6} {' '.join(found)}")
+        for name in names:
             callers[name].append(seed)
     for name, of in sorted(callers.items(), key=lambda item: len(item[1])):
         _print(f"{name:12} {' '.join(map(str, of))}")

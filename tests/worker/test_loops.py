@@ -589,6 +589,26 @@ async def test_what_an_opened_partition_lacks_is_counted_and_not_its_own_opening
     assert bench.metric("restored_events_lost_total") == lost
 
 
+async def test_who_comes_by_after_an_opening_names_what_was_lost_before_it_once(
+    database: Database, partitions: FakePartitions
+) -> None:
+    bench, stream = Bench(database, partitions), partitions.streams[1]
+    stream.generation = (await Openings(database).begin(1, above=0)).generation
+    seen = EventId(stream.generation, stream.number)
+    partitions.openable, partitions.closed = {1}, {1}
+    await bench.tick()
+    assert 1 not in partitions.closed
+    for more, lost in ((0, 0), (2, 2), (2, 2), (5, 5)):
+        partitions.told_last[1] = seen._replace(number=seen.number + more)
+        await bench.tick()
+        assert bench.metric("restored_events_lost_total") == lost
+    # Of its own events, and of one that an earlier opening knew to be lost.
+    for told in (EventId(stream.generation, 99), seen._replace(generation=seen.generation - 1)):
+        partitions.told_last[1] = told._replace(number=99)
+        await bench.tick()
+    assert bench.metric("restored_events_lost_total") == 5
+
+
 async def test_workers_that_overlap_on_all_partitions_apply_everything_once(
     database: Database, partitions: FakePartitions
 ) -> None:
