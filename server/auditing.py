@@ -107,16 +107,17 @@ class Auditor:
         marked = await self._marked(row.product_id)
         await self._passed({each.partition: each.event_id for each in marked.markers}, awaited)
         awaited.who = MYSQL
-        found = await self._read(row.product_id)
+        found = await self._read(row.product_id, awaited)
         if found.epoch != marked.epoch or found.status is State.LOADING:
             raise _status_changing(row.product_id)
         return found
 
-    async def _read(self, product_id: int) -> AuditReading:
+    async def _read(self, product_id: int, awaited: _Awaited) -> AuditReading:
         found = await self._audits.read(product_id)
         for _ in range(LOOKS_MAX):
             if found.ledger.in_transit >= 0:
                 break
+            awaited.who = "the workers of both ends of a transfer"
             await asyncio.sleep(LOOK_S)
             found = await self._audits.read(product_id)
         return found

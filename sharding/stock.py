@@ -34,7 +34,7 @@ from sharding.outcomes import (
 )
 from sharding.placement import Layout, home_shard
 from sharding.plans import Freeze, LoadPlan
-from sharding.readings import OpenTransfer, ShardReading
+from sharding.readings import ShardReading
 from sharding.recalling import Recalling
 from sharding.resolving import Resolving
 from sharding.shards import Found, MissingShardError, Shards
@@ -290,18 +290,6 @@ class Stock:
     async def freeze_at(self, partition: int, product_id: int, freeze: Freeze) -> None:
         """The same at one partition, open or not; see Freezing.apply_at."""
         await self._freezing.apply_at(partition, product_id, freeze)
-
-    async def open_transfers(self, product_id: int) -> frozenset[OpenTransfer]:
-        """The transfers of a product that are open now. StockUnavailableError."""
-        product = await self._catalogue.find(product_id)
-        if product is None:
-            return frozenset()
-        try:
-            readings = await product.shards.read_all()
-        except MissingShardError:
-            self._catalogue.forget(product_id)
-            raise StockUnavailableError(Reason.SHARD_CORRUPT, f"product {product_id}") from None
-        return frozenset(in_transit(readings))
 
     async def finish_transfers(self, product_id: int, donor: int, receiver: int) -> None:
         """Let all that one shard gave another arrive, whoever left it open; what the donor has forgotten

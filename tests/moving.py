@@ -1,7 +1,9 @@
 """Units that tests move between shards, step by step."""
 
-from sharding.readings import Given
+from sharding.readings import Given, OpenTransfer
 from sharding.shards import Shards
+from sharding.shortage import in_transit
+from sharding.stock import Stock
 
 
 async def begin(shards: Shards, donor: int, receiver: int, units: int) -> Given:
@@ -18,3 +20,10 @@ async def move(shards: Shards, donor: int, receiver: int, units: int) -> None:
     given = await begin(shards, donor, receiver, units)
     await shards.put(given)
     await shards.ack(given)
+
+
+async def open_transfers(stock: Stock, product_id: int) -> set[OpenTransfer]:
+    """The transfers of a product that are open now."""
+    found = await stock._catalogue.find(product_id)
+    assert found is not None
+    return set(in_transit(await found.shards.read_all()))

@@ -18,7 +18,7 @@ from sharding.placement import home_shard
 from sharding.readings import OpenTransfer
 from sharding.shards import Known
 from sharding.stock import Stock
-from tests.moving import begin
+from tests.moving import begin, open_transfers
 from tests.sharding.conftest import LoadProduct, events_of, plan_for, settings_for
 
 
@@ -272,7 +272,7 @@ async def test_a_step_of_a_transfer_that_is_repeated_changes_nothing(
     if step == "take":
         again = await found.shards.take(donor, receiver=receiver, before=0, quantity=3)
         assert again.word == "open"
-    assert await stock.open_transfers(product) == {OpenTransfer(donor, receiver, 3)}
+    assert await open_transfers(stock, product) == {OpenTransfer(donor, receiver, 3)}
     for _ in range(2 if step == "put" else 1):
         assert (await found.shards.put(given)).got == 3
     for _ in range(2 if step == "ack" else 1):

@@ -14,7 +14,7 @@ from sharding.readings import Given
 from sharding.shards import Shards
 from tests.ledger.conftest import fetch
 from tests.ledger.streams import fresh_request_ids
-from tests.moving import begin
+from tests.moving import begin, open_transfers
 from tests.waiting import eventually
 from tests.worker.conftest import PARTITIONS, StartWorker, World
 from worker.outbox import NOTHING_TO_RETURN
@@ -172,7 +172,7 @@ async def put(world: World, product_id: int, given: Given) -> None:
 
 
 async def is_over(world: World, product_id: int) -> bool:
-    return not await outbox(world, product_id) and not await world.stock.open_transfers(product_id)
+    return not await outbox(world, product_id) and not await open_transfers(world.stock, product_id)
 
 
 @pytest.mark.parametrize("arrived", [False, True])

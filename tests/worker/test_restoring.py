@@ -27,7 +27,7 @@ from sharding.placement import Layout
 from sharding.stock import Stock
 from tests.ledger.conftest import fetch, write
 from tests.ledger.streams import fresh_order_ids, fresh_request_ids
-from tests.moving import begin, move
+from tests.moving import begin, move, open_transfers
 from tests.waiting import eventually
 from tests.worker.audits import audit, last_event, shard_of, shards_of
 from tests.worker.busy import Busy, Memory, busy_world, drained, remembered
@@ -382,7 +382,7 @@ async def test_units_that_were_on_their_way_arrive_once_after_a_loss(
 
 
 async def _has_arrived(world: World, product: int) -> bool:
-    return not await world.stock.open_transfers(product)
+    return not await open_transfers(world.stock, product)
 
 
 async def test_of_a_transfer_whose_put_was_lost_the_donor_knows(
