@@ -119,6 +119,7 @@ class Auditor:
                 break
             awaited.who = "the workers of both ends of a transfer"
             await asyncio.sleep(LOOK_S)
+            awaited.who = MYSQL
             found = await self._audits.read(product_id)
         return found
 

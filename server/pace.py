@@ -6,15 +6,17 @@ then on the limit grows, until they come late again. The quickest answer of a mo
 beside a product that everybody wants there is always one that nobody waits for.
 
 Only answers of a request's own shard count. Others come at once, for they are known, or late, for they
-wait for a node that is away; neither says that there is too much to do.
+wait for a node that is away; neither says that there is too much to do. And it takes most of the Redis
+nodes: where one is slow, or has the one shard of a product that everybody wants, its own queue is
+bounded (sharding/home.py), and whoever wants something else has nothing to do with that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 LATE_S: Final = 0.15
-"""An answer of a shard that took longer came late. Where none is quicker, on a disk that takes so
-long to write, `ITEMS_MIN` are under way."""
+"""An answer of a shard that took longer came late. Where most take even longer than `WAIT_S`, on disks
+that take so long to write, `ITEMS_MIN` are under way."""
 WAIT_S: Final = 0.3
 """How long the work takes that is let in, once answers have come late."""
 SMOOTHING: Final = 0.2
@@ -40,8 +42,7 @@ class Pace:
         self.under_way = 0
         self._idle_since_s = self._moment_s = now_s()
         self._per_s: float | None = None
-        self._served = 0
-        self._late = 0
+        self._nodes: dict[Hashable, _Served] = {}
 
     def has_room(self, items: int) -> bool:
         """Whether so many more may be taken on, in time."""
@@ -60,12 +61,15 @@ class Pace:
             self._begin_moment(now_s)
         self.under_way += items
 
-    def served(self, items: int, since_s: float) -> None:
-        """Their own shards have answered those that were taken on at that time."""
+    def served(self, items: int, since_s: float, node: Hashable) -> None:
+        """A shard of their own on that node has answered those that were taken on at that time."""
         now_s = self._now_s()
-        self._served += items
+        served = self._nodes.get(node)
+        if served is None:
+            served = self._nodes[node] = _Served()
+        served.items += items
         if now_s - since_s > LATE_S:
-            self._late += items
+            served.late += items
         if now_s - self._moment_s >= MOMENT_S:
             self._judge(now_s - self._moment_s)
             self._begin_moment(now_s)
@@ -78,15 +82,24 @@ class Pace:
 
     def _begin_moment(self, now_s: float) -> None:
         self._moment_s = now_s
-        self._served = 0
-        self._late = 0
+        self._nodes.clear()
 
     def _judge(self, moment_s: float) -> None:
-        now_per_s = self._served / moment_s
+        now_per_s = sum(node.items for node in self._nodes.values()) / moment_s
         before_per_s = now_per_s if self._per_s is None else self._per_s
         self._per_s = before_per_s + (now_per_s - before_per_s) * SMOOTHING
-        if self._late * 2 > self._served:
+        late = sum(node.late * 2 > node.items for node in self._nodes.values())
+        if late * 2 > len(self._nodes):
             wanted = max(ITEMS_MIN, self._per_s * WAIT_S)
         else:
             wanted = self.limit * GROWTH
         self.limit = min(self._items_max, wanted)
+
+
+class _Served:
+    """What one node has answered in a moment."""
+
+    __slots__ = ("items", "late")
+
+    def __init__(self) -> None:
+        self.items = self.late = 0

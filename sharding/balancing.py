@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from sharding.catalogue import Catalogue
@@ -133,23 +133,23 @@ class Balancing:
                 await _move(shards, donor, Move(donor.partition, receiver, units))
 
     async def spread(self, product_id: int) -> None:
-        """Give every shard of a new layout its share, as far as that can be done now."""
-        try:
+        """Give every shard of a new layout its share, as far as that can be done now: shortages and the
+        next look find what is left."""
+        with suppress(StockUnavailableError):
             await self.drain_retired(product_id)
+        with suppress(StockUnavailableError):
             await self._level(product_id, behind=2)
-        except StockUnavailableError:
-            return  # shortages and the next look find what is left
 
     async def _level(self, product_id: int, *, behind: int) -> int:
         product = await self._catalogue.find(product_id)
         if product is None:
             return 0
-        shards = product.shards
+        shards = product.shards.serving()  # one that left and is away keeps no unit from those
         seen = await self._look(shards)
         if not seen.on_sale:
             self._catalogue.forget(product_id)
             return 0
-        moves = levelling(seen.readings[: len(shards.partitions)], behind=behind)
+        moves = levelling(seen.readings, behind=behind)
         return await self._carry_out(shards, seen, moves)
 
     async def _look(self, shards: Shards) -> Survey:

@@ -145,7 +145,7 @@ class Cluster:
         """Take somebody's word for events of partitions: one that has gone back behind them is obeyed by
         nobody, as if this process had seen them itself."""
         for partition, event_id in seen.items():
-            self._seen[partition] = max(self._seen[partition], event_id)
+            self._see(partition, event_id)
 
     def seen(self, partition: int) -> EventId:
         """The last event of the partition that this process knows of."""
@@ -329,13 +329,15 @@ class Cluster:
         generation, number = reply[1], reply[2]
         assert isinstance(generation, int)
         assert isinstance(number, int)
-        seen, before = EventId(generation, number), self._seen[partition]
-        if seen <= before:
+        self._see(partition, EventId(generation, number))
+
+    def _see(self, partition: int, event_id: EventId) -> None:
+        before = self._seen[partition]
+        if event_id <= before:
             return
-        self._seen[partition] = seen
-        if (
-            BEFORE_ALL < before < EventId(generation, 0)
-        ):  # opened anew: without what this process saw?
+        self._seen[partition] = event_id
+        # It was opened anew, and maybe without what this process had seen of it.
+        if 0 < before.generation < event_id.generation:
             self._witness.tell(partition, before)
 
     async def lane_of(self, partition: int, kind: LaneKind) -> LaneKind:

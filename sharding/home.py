@@ -23,6 +23,7 @@ from sharding.answers import (
 from sharding.batches import Batch
 from sharding.cluster import Cluster
 from sharding.errors import StockUnavailableError
+from sharding.lane import Node
 from sharding.lookups import Lookups
 from sharding.metrics import StockMetrics
 from sharding.notes import Note
@@ -108,8 +109,8 @@ class Group(NamedTuple):
 
 
 Spawn = Callable[[Coroutine[object, object, None], str], object]
-Served = Callable[[int, float], None]
-"""Told how many requests a shard has answered, and since when they were there."""
+Served = Callable[[int, float, Node | None], None]
+"""Told how many requests a shard has answered, since when they were there, and on which node it is."""
 
 
 class HomeContext(NamedTuple):
@@ -335,7 +336,8 @@ class Home:
             self._put_elsewhere(group)
             return
         if self._context.served is not None and not group.reroutes:
-            self._context.served(len(given), group.since_s)
+            node = self._context.cluster.node_of(self._partition)
+            self._context.served(len(given), group.since_s, node)
         short = [i for i, answer in enumerate(given) if answer is INSUFFICIENT]
         echoing = [i for i, answer in enumerate(given) if answer is ECHOING]
         astray = [i for i, answer in enumerate(given) if answer is STALE_ECHOING]

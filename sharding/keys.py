@@ -61,7 +61,8 @@ def deadlines(tag: str) -> str:
 
 
 def witness(tag: str) -> str:
-    """String: the last event that anybody has seen who found the partition shut, as its id."""
+    """String: the last event that anybody has seen who found the partition shut or opened anew, as its
+    id."""
     return f"inv:{{{tag}}}:witness"
 
 

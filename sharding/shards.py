@@ -477,6 +477,10 @@ class Shards:
             where = f"p{donor:02d} or p{receiver:02d} lacks its shard"
             raise StockUnavailableError(Reason.SHARD_CORRUPT, where) from None
 
+    def serving(self) -> "Shards":
+        """The same without those that left."""
+        return Shards(self._cluster, self.product_id, self.layout)
+
     async def mark_gathering(self, partition: int) -> None:
         """Let this shard go first where two need each other's units, for 50 ms."""
         reply = await self._cluster.run(

@@ -3,7 +3,6 @@ that was promoted without its last events cannot say how many there were."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 
 from sharding.errors import StockUnavailableError
@@ -18,17 +17,22 @@ class Witness:
 
     def __init__(self, tell: Telling) -> None:
         self._tell = tell
-        self._told: dict[int, EventId] = {}
+        self._wanted: dict[int, EventId] = {}
+        """What was said of each partition, or is to be."""
         self._telling: dict[int, asyncio.Task[None]] = {}
 
     def tell(self, partition: int, seen: EventId) -> None:
         """Begin to say what the last event was that this process saw.
 
-        What cannot be said now is when the partition is next found shut.
+        What could not be said is said when the partition is next found shut, if that is the same
+        opening's; else nobody says it any more.
         """
-        if partition in self._telling or self._told.get(partition, BEFORE_ALL) >= seen:
+        if self._wanted.get(partition, BEFORE_ALL) >= seen:
             return
-        task = asyncio.create_task(self._carry_out(partition, seen), name=f"witness {partition}")
+        self._wanted[partition] = seen
+        if partition in self._telling:
+            return
+        task = asyncio.create_task(self._carry_out(partition), name=f"witness {partition}")
         self._telling[partition] = task
         task.add_done_callback(partial(self._note_ended, partition))
 
@@ -39,10 +43,14 @@ class Witness:
             task.cancel()
         await asyncio.gather(*telling, return_exceptions=True)
 
-    async def _carry_out(self, partition: int, seen: EventId) -> None:
-        with suppress(StockUnavailableError):
-            await self._tell(partition, seen)
-            self._told[partition] = seen
+    async def _carry_out(self, partition: int) -> None:
+        told = BEFORE_ALL
+        try:
+            while (wanted := self._wanted[partition]) > told:
+                await self._tell(partition, wanted)
+                told = wanted
+        except StockUnavailableError:
+            self._wanted[partition] = told
 
     def _note_ended(self, partition: int, _: asyncio.Task[None]) -> None:
         self._telling.pop(partition, None)

@@ -130,7 +130,8 @@ class Keeper:
                 head = await self._kept(partition, head)
             if head.is_open:
                 self._begin("note", partition, self._note_applied(partition, head), chores)
-                self._begin("hear", partition, self._opener.hear_of_losses(partition), chores)
+                if self._opener.was_opened_lately(partition):
+                    self._begin("hear", partition, self._opener.hear_of_losses(partition), chores)
                 self._opener.note_open(partition, head)
         except StockUnavailableError as error:
             self._shares.found(partition, is_open=False)

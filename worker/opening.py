@@ -67,14 +67,16 @@ class Opener:
         self._room = asyncio.Semaphore(RESTORED_AT_ONCE)
         self._numbers: dict[int, int] = {}
         """Of the last event that each partition was seen to have while it was open."""
-        self._opened: dict[int, _Opened] = {}
-        """What was opened a moment ago."""
+        self._opened: dict[int, list[_Opened]] = {}
+        """What was opened a moment ago, maybe more than once."""
         self._applied: dict[tuple[int, int], EventId] = {}
         """The last event of each partition that each MySQL server was seen to have applied."""
 
     def keep(self, owned: Collection[int]) -> None:
         """Forget what is known of partitions that somebody else opens by now."""
         self._refusals = {each: self._refusals[each] for each in owned if each in self._refusals}
+        self._numbers = {each: self._numbers[each] for each in owned if each in self._numbers}
+        self._opened = {each: self._opened[each] for each in owned if each in self._opened}
 
     async def end(self) -> None:
         """Leave what is being restored to the next attempt."""
@@ -144,7 +146,8 @@ class Opener:
     ) -> None:
         """The ledger lacks nothing, but somebody may have seen more than the node has."""
         last = EventId(head.generation, opened.number - 1)
-        self._opened[partition] = noted = _Opened(EventId(opened.generation, opened.number), last)
+        noted = _Opened(EventId(opened.generation, opened.number), last)
+        self._opened.setdefault(partition, []).append(noted)
         self._tell_lost(partition, noted.lost_up_to(known))
         log.info(
             "partition opened",
@@ -156,25 +159,30 @@ class Opener:
     async def hear_of_losses(self, partition: int) -> None:
         """Name what was lost before the last opening and nobody had said then: who had seen it may come
         by only now."""
-        noted = self._opened.get(partition)
-        if noted is None:
-            return
-        if time.monotonic() > noted.until_s:
-            del self._opened[partition]
-            return
         told = await self._partitions.told(partition)
-        if noted.last < told < noted.first:
-            self._tell_lost(partition, noted.lost_up_to(told.number))
+        now_s = time.monotonic()
+        young = [each for each in self._opened.pop(partition, ()) if now_s < each.until_s]
+        for noted in young:
+            if noted.last < told < noted.first:
+                self._tell_lost(partition, noted.lost_up_to(told.number))
+        if young:
+            self._opened[partition] = young
+
+    def was_opened_lately(self, partition: int) -> bool:
+        """Whether somebody may come by with word of what was lost before."""
+        return partition in self._opened
 
     def _tell_lost(self, partition: int, lost: int) -> None:
         if lost > 0:
             self._metrics.events_lost.inc(lost)
-            log.error("partition opened without its last events", partition=partition, lost=lost)
+            log.error("events lost before the opening", partition=partition, lost=lost)
 
     def _known(self, partition: int, head: PartitionHead) -> int:
-        """Number of the last event that this worker has ever seen of a partition."""
-        seen = self._partitions.seen(partition).number
-        return max(head.number, seen, self._numbers.get(partition, 0))
+        """Number of the last event that this worker has seen of a partition in its last opening: others
+        may have named what was lost before that."""
+        seen = self._partitions.seen(partition)
+        number = seen.number if seen.generation >= head.generation else 0
+        return max(head.number, number, self._numbers.get(partition, 0))
 
     async def _issued(self, partition: int, head: PartitionHead) -> "_Issued":
         """A generation for one attempt, and what each MySQL server has applied.
@@ -236,7 +244,8 @@ class Opener:
         try:
             async with self._room:
                 restored = await self._restorer.restore(case)
-            self._opened[case.partition] = _Opened(restored.opened, restored.applied)
+            noted = _Opened(restored.opened, restored.applied)
+            self._opened.setdefault(case.partition, []).append(noted)
             self._refusals.pop(case.partition, None)
             for share in self._shares.all:
                 share.applied.pop(case.partition, None)  # it has moved without the drain

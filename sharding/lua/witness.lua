@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Leave word of the last event that a process has seen of a partition which is shut here; never goes back.
+-- Leave word of the last event that a process has seen of a partition which is shut here, or was opened anew since;
+-- never goes back.
 --
 -- KEYS[1] witness  string: the event's id, <generation>-<number>
 --

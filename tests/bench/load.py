@@ -189,7 +189,7 @@ async def _open_loop(plan: LoadPlan, channels: Sequence[grpc.aio.Channel]) -> Me
     """Latency from the time at which a request was to be sent, however late it was."""
     histogram = HdrHistogram(1, LATENCY_US_MAX, LATENCY_DIGITS)
     collector: Collector[bytes] = Collector(plan.watched)
-    calls = [call(UNARY, channel) for channel in channels]
+    calls = [patient(call(UNARY, channel)) for channel in channels]
     template = requests.single(plan.product_id)
 
     async def send(number: int, due_s: float) -> None:

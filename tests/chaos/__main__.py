@@ -62,9 +62,9 @@ async def run(
         async with Stage(Random(f"{seed}")) as stage:
             while waiting:
                 fault = waiting.pop(0)
-                stage.choice.seed(f"{seed} {fault.number}")
                 console.print(f"{fault.number} {fault.name} …")
                 for number in range(1, TRIES_MAX + 1):
+                    stage.choice.seed(f"{seed} {fault.number}")
                     report = await play(stage, fault, mix_s=mix_s, sold=sold)
                     report.tries = number
                     _tell(console, report)

@@ -202,12 +202,10 @@ class Scene:
         """Requests with these homes were accepted at their first try, whatever else went wrong."""
         theirs = [each for each in self.first_tries(shards) if each.started_s >= since_s]
         rate = success_rate(theirs)
-        otherwise = (
-            f"I7: of {len(theirs)} requests with other homes {rate:.1%} were accepted at once"
+        self.expect(
+            rate >= (UNTOUCHED_RATE if self._is_timed else SELLING_RATE),
+            f"I7: of {len(theirs)} requests with other homes {rate:.1%} were accepted at once",
         )
-        self.expect(rate >= SELLING_RATE, otherwise)
-        if rate >= SELLING_RATE:
-            self.expect_in_time(rate >= UNTOUCHED_RATE, otherwise)
 
     def expect(self, is_so: bool, otherwise: str) -> None:
         """What must be so besides the oracle."""

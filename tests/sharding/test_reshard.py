@@ -19,6 +19,7 @@ from sharding.partitions import Partitions
 from sharding.placement import Layout, home_shard
 from sharding.plans import NEVER_FROZEN, Freeze, split_evenly
 from sharding.readings import ShardReading
+from sharding.scripts import Script
 from sharding.shards import Shards
 from sharding.stock import Stock
 from tests.sharding.conftest import LoadProduct, events_of
@@ -195,7 +196,11 @@ async def test_a_change_is_rolled_back_when_a_shard_cannot_be_fenced(
 
 
 async def test_a_shard_that_left_long_ago_and_is_away_keeps_nobody_from_selling(
-    stock: Stock, load: LoadProduct, elsewhere: Stock, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    stock: Stock,
+    load: LoadProduct,
+    elsewhere: Stock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     product = await load(*split_evenly(60, 6))
     assert await stock.change_layout(product, version=2, shards=1, cause="operator")
@@ -203,23 +208,24 @@ async def test_a_shard_that_left_long_ago_and_is_away_keeps_nobody_from_selling(
         pass
     found = await stock._catalogue.find(product)
     assert found is not None
-    gone = found.shards.retired[0]
-    real = Shards.tell
+    comes_back = Layout(4, 3).all_partitions(product_id=product, partitions=len(cluster.tags))
+    gone = next(each for each in found.shards.retired if each not in comes_back)
+    real = Cluster.run
 
-    async def away(self: Shards, partition: int, *, serves: bool, **others: Any) -> str:
-        if partition == gone and not serves:
+    async def run(self: Cluster, script: Script, partition: int, *args: Any, **others: Any) -> Any:
+        if partition == gone:
             raise StockUnavailableError(Reason.NOT_EXECUTED, "away")
-        return await real(self, partition, serves=serves, **others)
+        return await real(self, script, partition, *args, **others)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Shards, "tell", away)
+        patch.setattr(Cluster, "run", run)
         with pytest.raises(StockUnavailableError):
             await stock.change_layout(product, version=4, shards=3, cause="operator")
     seen = await stock.read(product)
     assert seen is not None
     assert (seen.layout_version, seen.serving) == (4, 3)
     assert all(shard.available for shard in seen.shards[:3])
-    answers = await elsewhere.deduct(requests_for(product, "all", 60, attempt=1))
+    answers = await patiently(elsewhere, requests_for(product, "all", 60, attempt=1))
     assert outcomes(answers) == SOLD
     assert await stock.change_layout(product, version=4, shards=3, cause="operator")
 

@@ -40,12 +40,15 @@ def pace(clock: Clock) -> Pace:
     return pace
 
 
+NODE, OTHERS = "a", ("b", "c")
+
+
 def serve(pace: Pace, clock: Clock, *, items: int, took_s: float) -> None:
     """So many are answered by their shards after that time."""
     pace.begin(items)
     since_s = clock.now_s
     clock.now_s += took_s
-    pace.served(items, since_s)
+    pace.served(items, since_s, NODE)
     pace.end(items)
 
 
@@ -78,9 +81,21 @@ def test_one_moment_without_a_processor_takes_little_room(pace: Pace, clock: Clo
 def test_what_most_items_waited_for_counts_and_not_what_the_quickest_did(
     pace: Pace, clock: Clock, quick: int, late: int, limit: int
 ) -> None:
-    pace.served(quick, clock.now_s)
+    pace.served(quick, clock.now_s, NODE)
     clock.now_s += MOMENT_S * 1.01
-    pace.served(late, clock.now_s - TOO_LATE_S)
+    pace.served(late, clock.now_s - TOO_LATE_S, NODE)
+    assert pace.limit == limit
+
+
+@pytest.mark.parametrize(("slow", "limit"), [(OTHERS[:1], ITEMS_MAX), (OTHERS, ITEMS_MIN)])
+def test_one_slow_node_of_three_takes_no_room_whatever_is_asked_of_it(
+    pace: Pace, clock: Clock, slow: Sequence[str], limit: int
+) -> None:
+    for node in (NODE, *OTHERS):
+        late = node in slow
+        pace.served(100 if late else 1, clock.now_s - TOO_LATE_S * late, node)
+    clock.now_s += MOMENT_S * 1.01
+    pace.served(1, clock.now_s, NODE)
     assert pace.limit == limit
 
 

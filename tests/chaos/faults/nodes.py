@@ -18,7 +18,7 @@ from tests.chaos.slots import move_slot, slots_of_product
 RESTORED = "inventory_worker_partitions_restored_total"
 RESTORING = "inventory_worker_partitions_restoring"
 EVENTS_LOST = "inventory_worker_restored_events_lost_total"
-NOTICED_S = 1.0
+NOTICED_S, HEARD_S = 1.0, 2.5
 FAST = {"INVENTORY_DURABILITY": "fast"}
 STALLS, STALL_S = 10, 1.0
 FAILOVERS = 5
@@ -102,7 +102,8 @@ async def master_killed_unreplicated_fast(scene: Scene) -> None:
             restored, told = await stage.counted(RESTORED), await stage.counted(EVENTS_LOST)
             replica = await _kill_unreplicated(scene, buyers, silenced=())
             await _notice_loss(scene, replica, restored)
-        # By now whoever had seen what was lost has come by again.
+        # By now whoever had seen what was lost has come by again, and a worker looks once a second.
+        await asyncio.sleep(HEARD_S)
         scene.named = await stage.counted(EVENTS_LOST) - told
         scene.note(f"events lost and named: {scene.named:.0f}")
     finally:
