@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from ssl import SSLContext
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from hiredis import ProtocolError, Reader, ReplyError, pack_command
 
@@ -222,6 +222,10 @@ class Lane(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Here and not where it was asked for: by then it may be lost again, and would never say so.
+        self._transport = cast(asyncio.Transport, transport)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._cancel_round_timer()
@@ -334,10 +338,11 @@ class Lane(asyncio.Protocol):
 
     async def _open(self) -> None:
         self._reader = Reader()
-        transport, _ = await self._loop.create_connection(
+        await self._loop.create_connection(
             lambda: self, self._node.host, self._node.port, ssl=self._options.tls
         )
-        self._transport = transport
+        if self._transport is None:
+            raise NotSentError("connection lost")
         if self._options.password:
             await self._authenticate()
 

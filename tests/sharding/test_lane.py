@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
 
 import pytest
 from hiredis import Reader, ReplyError
@@ -21,6 +22,7 @@ from sharding.lane import (
     packed,
 )
 from sharding.metrics import StockMetrics
+from tests.waiting import eventually
 
 Answering = Callable[[list[bytes]], bytes | None]
 PING = packed(("PING",))
@@ -320,4 +322,35 @@ async def test_a_silence_that_the_process_slept_through_is_not_the_nodes(
     time.sleep(STUCK_S + 2 * LATE_S)  # noqa: ASYNC251 - the whole process stands still
     assert await asyncio.gather(first, behind) == [b"OK", b"OK"]
     assert lane.breaker.is_closed
+    await lane.close()
+
+
+class LosesAtOnce:
+    """An event loop that is so busy that a connection is lost before whoever asked for it goes on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loop, name)
+
+    async def create_connection(self, *args: Any, **options: Any) -> Any:
+        transport, protocol = await self._loop.create_connection(*args, **options)
+        transport.abort()
+        await asyncio.sleep(0.01)  # until the protocol has heard of it
+        return transport, protocol
+
+
+async def test_a_connection_that_is_lost_as_soon_as_it_is_made_keeps_no_call(
+    fake: tuple[FakeNode, Node],
+) -> None:
+    _, node = fake
+    lane = lane_to(node, timeout_s=STUCK_S * 2)
+    usual, lane._loop = lane._loop, cast(Any, LosesAtOnce())
+    with pytest.raises(NotSentError):
+        async with asyncio.timeout(10):
+            await lane.call(PING)
+    await eventually(lambda: lane._connecting is None)
+    lane._loop = usual
+    assert await lane.call(PING) == b"OK"
     await lane.close()
