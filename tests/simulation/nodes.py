@@ -375,13 +375,17 @@ def _is_write(name: str) -> bool:
 
 
 def _image(value: Any) -> object:
-    """What a hash or a sorted set held, or how long a stream was: it is only ever appended to."""
+    """What a hash, a sorted set or a string held, or how long a stream was: it is only appended to."""
+    if type(value) is bytes:
+        return value
     if type(value) is Hash:
         return dict(value._values)
     return tuple(value.items()) if type(value) is ZSet else len(value)
 
 
 def _restored(value: Any, image: object) -> Any:
+    if isinstance(image, bytes):
+        return image
     if isinstance(image, dict):
         older = copy(value)
         older._values = dict(image)

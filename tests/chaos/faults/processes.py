@@ -70,6 +70,8 @@ async def worker_stalls(scene: Scene) -> None:
             await _stall_with_a_batch(scene, number)
             await buyers.flows(100)
         scene.expect_selling(scene.all_shards, since_s)
+    # What restarts one of them later is not to have it stall again, and nobody to wake it up.
+    await scene.stage.restart_workers()
 
 
 async def _stall_with_a_batch(scene: Scene, number: int) -> None:
