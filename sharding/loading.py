@@ -14,7 +14,7 @@ from sharding.notes import NOTE_S
 from sharding.outcomes import Reason, State
 from sharding.plans import Freeze, LoadPlan
 from sharding.shards import MissingShardError, Shards
-from sharding.shortage import in_transit
+from sharding.shortage import begun_by_donors, in_transit
 
 BeforeOpening = Callable[[], Awaitable[Freeze]]
 """Waits for whatever has to be so before a product is sold, and says whether its sale was stopped."""
@@ -109,9 +109,12 @@ async def _stop_retired(shards: Shards, partition: int, epoch: int, stopped: set
 
 
 async def _finish_transfers(shards: Shards) -> None:
-    """Nothing moves any more but what is finished here or elsewhere, so one look finds all of it."""
-    for transfer in in_transit(await shards.read_all()):
-        await shards.finish(transfer.donor, transfer.receiver)
+    """Nothing moves any more but what is finished here or elsewhere, so one look finds all of it. What
+    has arrived counts as well until its donor knows that: before, that one does not close."""
+    readings = await shards.read_all()
+    unfinished = (*begun_by_donors(readings), *in_transit(readings))
+    for donor, receiver in sorted({(each.donor, each.receiver) for each in unfinished}):
+        await shards.finish(donor, receiver)
 
 
 async def _close_shard(shards: Shards, partition: int, epoch: int) -> None:

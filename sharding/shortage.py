@@ -81,7 +81,7 @@ async def survey(shards: Shards) -> Survey:
     first = await shards.read_all()
     serving = first[: len(shards.partitions)]
     on_sale = all(reading.is_on_sale(shards.layout) for reading in serving)
-    begun = [each for reading in first for each in reading.open_transfers if each.units > 0]
+    begun = begun_by_donors(first)
     if begun:
         return Survey(first, proven=False, open_transfers=begun, on_sale=on_sale)
     second = await shards.read_all()
@@ -96,6 +96,11 @@ async def survey(shards: Shards) -> Survey:
 def versions(readings: Sequence[ShardReading]) -> list[tuple[int, int]]:
     """What is the same in two readings between which nothing came in or moved."""
     return [reading.version for reading in readings]
+
+
+def begun_by_donors(readings: Sequence[ShardReading]) -> list[OpenTransfer]:
+    """What shards gave and were never told to have arrived, whether it has or not."""
+    return [each for reading in readings for each in reading.open_transfers if each.units > 0]
 
 
 def in_transit(readings: Sequence[ShardReading]) -> list[OpenTransfer]:

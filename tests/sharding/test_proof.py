@@ -128,6 +128,18 @@ async def test_units_that_are_at_two_shards_are_given_up_by_one_and_brought_to_i
         await stock.finish_transfers(product, donor, receiver)
 
 
+async def test_a_product_is_closed_though_its_donor_never_heard_that_units_arrived(
+    stock: Stock, load: LoadProduct, cluster: Cluster
+) -> None:
+    product = await load(3, 0)
+    shards = Shards(cluster, product, Layout(1, 2))
+    donor, receiver = shards.partitions
+    await shards.put(await begin(shards, donor, receiver, 2))
+    assert await stock.close(product, 1) == 2
+    closed = await shards.read_all()
+    assert [(each.state, each.available) for each in closed] == [(State.CLOSED, 0)] * 2
+
+
 async def test_a_product_is_closed_though_a_shard_owes_units_that_nobody_has(
     stock: Stock, load: LoadProduct, cluster: Cluster, metrics: StockMetrics
 ) -> None:
