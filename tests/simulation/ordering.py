@@ -291,7 +291,10 @@ async def _expire_all(shop: Shop) -> None:
 
 
 async def _end_in_time(shop: Shop, found: Asked) -> None:
-    """What was told to be held, and has time left, ends as it is asked to."""
+    """What was told to be held, and has time left, ends as it is asked to; after a restoration once a
+    worker has asked its lines."""
+    if found.is_questioned:
+        await sweep_everywhere(shop)
     is_held = found.state is H and shop.world.loop.wall_s() * 1_000 < found.deadline_ms
     if not is_held:
         return
