@@ -38,7 +38,6 @@ from ledger.errors import (
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
 from ledger.freezes import Freezes
-from ledger.garbage import look_rarely
 from ledger.holds import Holds
 from ledger.letter_retries import LetterRetries
 from ledger.metrics import LedgerMetrics
@@ -52,6 +51,7 @@ from server.calls import ANSWER_S as LAST_WORD_S
 from server.calls import Bounds, Calls
 from server.engines import MysqlEngine, RedisEngine, SellingEngine
 from server.events import EventService, Tail
+from server.garbage import look_rarely
 from server.holds import HoldService
 from server.intake import Intake
 from server.journal import JournalService

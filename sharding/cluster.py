@@ -19,6 +19,7 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
+from redis.maint_notifications import MaintNotificationsConfig
 
 from sharding.alone import Alone
 from sharding.breaker import Breaker
@@ -547,4 +548,7 @@ def _topology_client(settings: StockSettings) -> RedisCluster:
         socket_timeout=settings.redis_timeout_ms / 1_000,
         socket_connect_timeout=settings.redis_timeout_ms / 1_000,
         max_connections=8,
+        # Both are commands of later versions: an error each, with every connection, before 7.2 and 8.
+        driver_info=None,
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
     )

@@ -32,7 +32,6 @@ from ledger.errors import (
 from ledger.events_feed import EventsFeed
 from ledger.failpoints import Failpoints
 from ledger.freezes import Freezes
-from ledger.garbage import look_rarely
 from ledger.holds import Holds
 from ledger.journal import Journal
 from ledger.layouts import Layouts
@@ -115,7 +114,6 @@ def main() -> None:
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     _serve_metrics(settings.metrics_address, registry)
-    look_rarely()
     try:
         uvloop.run(_work(settings, registry, failpoints))
     except* _WRONG_SET_UP as wrong:

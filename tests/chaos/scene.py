@@ -30,7 +30,7 @@ UNTOUCHED_RATE = 0.95
 """Of requests whose homes nothing happened to; the others keep processes busy, too."""
 SELLING_RATE = 0.5
 """The same on a machine that is busy with something else."""
-MIX_S = 120.0
+MIX_S = 300.0
 PAUSE_TOLD_S = 0.5
 BACK_WITHIN_S_MAX, UNTIMED_S_MAX = 15.0, 60.0
 DONE_WITHIN_S = 30.0

@@ -22,6 +22,25 @@ async def test_a_closed_cluster_leaves_no_connection_open(services: LocalStack) 
     assert not any(connection.is_connected for connection in connections)
 
 
+async def test_whoever_connects_asks_nodes_for_nothing_that_they_do_not_know(
+    services: LocalStack,
+) -> None:
+    metrics = StockMetrics(CollectorRegistry())
+    watching = await Cluster.connect(settings_for(services), metrics)
+    await _errors(watching)  # has a connection to each node from now on
+    before = await _errors(watching)
+    await (await Cluster.connect(settings_for(services), metrics)).close()
+    assert await _errors(watching) == before
+    await watching.close()
+
+
+async def _errors(cluster: Cluster) -> int:
+    """Commands that nodes have called wrong so far."""
+    nodes = cluster._topology.nodes_manager.nodes_cache.values()
+    stats = [await node.execute_command("INFO", "errorstats") for node in nodes]
+    return sum(each.get("errorstat_ERR", {}).get("count", 0) for each in stats)
+
+
 async def test_a_cluster_that_is_not_there_is_named_with_what_to_check(
     services: LocalStack,
 ) -> None:

@@ -1,4 +1,5 @@
-"""How often a process looks for garbage in cycles."""
+"""How often a server process looks for garbage in cycles. A worker does as Python does: nothing waits
+there by the thousand, and what a failed round holds until it is found are whole batches of events."""
 
 import gc
 
