@@ -257,12 +257,10 @@ class Cluster:
         if self.pass_by:
             self.pass_by(f"redis.before_{script.name}")
         call = PendingCall(partition, script, self._deadline(), hasty=hasty)
+        call.each_time = partial(self._fenced, partition, script, keys, args)
         if hasty and partition in self._shut:
             self._require_room(call, self._shut[partition])
         while True:
-            seen = self._seen[partition]
-            fence = (str(seen.generation), str(seen.number))
-            call.prepare(script.call(keys, (*fence, *args)))
             reply = await self._scripted(call, script, lane, may_be_alone=True)
             word = reply[0]
             if word == b"corrupt":
@@ -280,8 +278,15 @@ class Cluster:
             why = bytes(reply[1]).decode()
             self._alone.doubt(partition)
             self._note_shut(partition, why)
-            self._witness.tell(partition, seen)
+            self._witness.tell(partition, self._seen[partition])
             call.note_away(Reason.PARTITION_FENCED, why)
+
+    def _fenced(
+        self, partition: int, script: Script, keys: Sequence[str], args: Sequence[str | bytes]
+    ) -> Sequence[str | bytes]:
+        """A script's call with the last event seen."""
+        seen = self._seen[partition]
+        return script.call(keys, (str(seen.generation), str(seen.number), *args))
 
     def _require_room(self, call: PendingCall, shut: Breaker) -> None:
         """A probe's place is free again when its answer opens or shuts the partition, or in a while."""
@@ -423,7 +428,7 @@ class Cluster:
                 self._refresh_soon()
                 call.note_away(Reason.NOT_EXECUTED, lane.breaker.why)
                 continue
-            call.attempts += 1
+            call.begin_try()
             try:
                 reply = await lane.call(
                     call.packed, asking=call.redirected_to is not None, deadline=call.deadline
@@ -515,6 +520,7 @@ class Cluster:
         if self._nodes[partition] != node:
             self._nodes[partition] = node
             self._alone.doubt(partition)
+            self._witness.forget(partition)
             self.moved.set()
 
     def _forget_former_masters(self) -> None:

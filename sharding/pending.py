@@ -1,6 +1,6 @@
 """One call while it is being tried: what happened to it so far, and how it goes on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sharding.errors import StockUnavailableError
 from sharding.lane import (
@@ -59,9 +59,11 @@ class PendingCall:
         "_command",
         "_detail",
         "_script",
+        "_text_is_unknown",
         "_why",
         "attempts",
         "deadline",
+        "each_time",
         "is_alone",
         "is_hasty",
         "may_echo",
@@ -83,9 +85,13 @@ class PendingCall:
         self.is_alone = False
         """The last try waited for no replica although others do."""
         self.pause_s = 0.0
+        self.each_time: Callable[[], Sequence[str | bytes]] | None = None
+        """What is sent, where that is another with each try: what was seen since the one before may be
+        gone from the node."""
         self.packed = b""
         self.redirected_to: Node | None = None
         self._script = script
+        self._text_is_unknown = False
         self._command: Sequence[str | bytes] = ()
         self.may_have_run = False
         self.may_echo = False
@@ -96,7 +102,15 @@ class PendingCall:
     def prepare(self, command: Sequence[str | bytes]) -> None:
         """Set what is sent from now on."""
         self._command = command
+        if self._text_is_unknown and self._script is not None:
+            command = ("EVAL", self._script.source, *command[2:])
         self.packed = packed(command)
+
+    def begin_try(self) -> None:
+        """What goes out now is as it has to be now."""
+        self.attempts += 1
+        if self.each_time is not None:
+            self.prepare(self.each_time())
 
     def note(self, why: Reason, detail: str) -> None:
         """A try did nothing; the next one comes after a pause."""
@@ -144,7 +158,8 @@ class PendingCall:
             return None
         if code == "NOSCRIPT" and self._script is not None:
             # The node remembers the text from then on.
-            self.packed = packed(("EVAL", self._script.source, *self._command[2:]))
+            self._text_is_unknown = True
+            self.prepare(self._command)
             self.pause_s = 0.0
         elif code == "ASK":
             self.redirected_to = _redirection(rest, node)

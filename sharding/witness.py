@@ -3,7 +3,6 @@ that was promoted without its last events cannot say how many there were."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from functools import partial
 
 from sharding.errors import StockUnavailableError
 from sharding.events import BEFORE_ALL, EventId
@@ -34,7 +33,10 @@ class Witness:
             return
         task = asyncio.create_task(self._carry_out(partition), name=f"witness {partition}")
         self._telling[partition] = task
-        task.add_done_callback(partial(self._note_ended, partition))
+
+    def forget(self, partition: int) -> None:
+        """Have it said once more: another node has the partition, and may lack what was said."""
+        self._wanted.pop(partition, None)
 
     async def close(self) -> None:
         """Leave the rest unsaid."""
@@ -46,11 +48,10 @@ class Witness:
     async def _carry_out(self, partition: int) -> None:
         told = BEFORE_ALL
         try:
-            while (wanted := self._wanted[partition]) > told:
+            while (wanted := self._wanted.get(partition, told)) > told:
                 await self._tell(partition, wanted)
                 told = wanted
         except StockUnavailableError:
             self._wanted[partition] = told
-
-    def _note_ended(self, partition: int, _: asyncio.Task[None]) -> None:
-        self._telling.pop(partition, None)
+        finally:  # in one step with the last look at what is wanted
+            del self._telling[partition]

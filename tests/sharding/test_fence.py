@@ -3,8 +3,10 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
 import pytest
+from hiredis import ReplyError
 from prometheus_client import CollectorRegistry
 
 from deploy.local.redis_cluster import RedisNode
@@ -13,6 +15,7 @@ from sharding import keys
 from sharding.cluster import Cluster, LaneKind
 from sharding.errors import NotOpenableError, PartitionCountError, StockUnavailableError
 from sharding.events import BEFORE_ALL, EventId, Kind, anchor, decode
+from sharding.lane import Lane, LostError
 from sharding.metrics import StockMetrics
 from sharding.outcomes import MAY_HAVE_RUN, Answer, Deduction, Outcome, Reason
 from sharding.partitions import NOTHING_APPLIED, Checkpoint, Entry, Partitions
@@ -437,6 +440,37 @@ async def test_a_full_node_refuses_without_a_trace_and_takes_the_same_ids_afterw
     assert [a.replayed for a in after] == [a.outcome is Outcome.DEDUCTED for a in during]
     assert seen is not None
     assert (seen.sold, seen.available) == (40, 160)
+
+
+@pytest.mark.parametrize("kind", [LostError, None])
+async def test_a_call_that_is_sent_again_knows_what_was_seen_since(
+    partitions: Partitions,
+    impatient: Cluster,
+    opened: int,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[LostError] | None,
+) -> None:
+    """Else a node that is back without its last events takes the call for one of before."""
+    entry = await newest(partitions, opened)
+    later = EventId(entry.id.generation, entry.id.number + 7)
+    real = Lane.call
+    tries = 0
+
+    async def call(self: Lane, *args: Any, **others: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries > 1:
+            return await real(self, *args, **others)
+        impatient.learn({opened: later})
+        if kind:
+            raise kind("lost")
+        return ReplyError("NOSCRIPT No matching script.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lane, "call", call)
+        with pytest.raises(StockUnavailableError, match="WENT_BACK"):
+            await partitions.replicated(opened, ledger=0, last=checkpoint_at(entry))
+    assert tries > 1
 
 
 @pytest.mark.parametrize("found", [b"2-8", b"3-1", b"no id", None])

@@ -33,6 +33,38 @@ async def test_what_is_seen_while_a_word_is_on_its_way_is_said_behind_it_and_not
     assert said == [FIRST, SECOND]
 
 
+async def test_what_is_seen_in_the_very_moment_when_a_word_was_said_is_said_as_well() -> None:
+    said: list[EventId] = []
+    loop = asyncio.get_running_loop()
+
+    async def tell(_: int, seen: EventId) -> None:
+        said.append(seen)
+        # Comes between the end of the task and whoever waits for that.
+        loop.call_soon(loop.call_soon, witness.tell, 3, SECOND)
+        loop.call_soon(witness.tell, 3, SECOND)
+
+    witness = Witness(tell)
+    witness.tell(3, FIRST)
+    await eventually(lambda: said == [FIRST, SECOND])
+    await witness.close()
+
+
+async def test_another_node_that_has_the_partition_is_told_as_well() -> None:
+    said: list[EventId] = []
+
+    async def tell(_: int, seen: EventId) -> None:
+        said.append(seen)
+
+    witness = Witness(tell)
+    for _ in range(2):
+        witness.tell(3, FIRST)
+        await eventually(lambda: not witness._telling)
+    witness.forget(3)
+    witness.tell(3, FIRST)
+    await eventually(lambda: not witness._telling)
+    assert said == [FIRST, FIRST]
+
+
 async def test_what_could_not_be_said_is_said_another_time() -> None:
     tries = 0
 
