@@ -44,14 +44,17 @@ def emptying(readings: Sequence[ShardReading], serving: int) -> list[Move]:
     return moves
 
 
-def levelling(readings: Sequence[ShardReading], *, behind: int = BEHIND) -> list[Move]:
-    """The moves that lift shards which have fallen far behind to the mean; each from the richest."""
+def levelling(
+    readings: Sequence[ShardReading], *, behind: int = BEHIND, least: int = LEVEL_UNITS_MIN
+) -> list[Move]:
+    """The moves that lift shards which have fallen far behind to the mean; each from the richest. None
+    where the mean is below `least`."""
     levels = {reading.partition: reading.available for reading in readings}
     total = sum(levels.values())
     mean = total // len(levels)
     if 0 < total * FRAGMENTS <= len(levels):
         return _merging(levels)
-    if mean < LEVEL_UNITS_MIN:
+    if mean < least:
         return []
     moves = []
     for receiver in sorted(levels, key=levels.__getitem__):
@@ -133,14 +136,18 @@ class Balancing:
                 await _move(shards, donor, Move(donor.partition, receiver, units))
 
     async def spread(self, product_id: int) -> None:
-        """Give every shard of a new layout its share, as far as that can be done now: shortages and the
-        next look find what is left."""
+        """Give every shard of a new layout its share of all that there is, as far as that can be done
+        now: shortages and the next look find what is left."""
         with suppress(StockUnavailableError):
             await self.drain_retired(product_id)
-        with suppress(StockUnavailableError):
-            await self._level(product_id, behind=2)
+        await self.share_out(product_id)
 
-    async def _level(self, product_id: int, *, behind: int) -> int:
+    async def share_out(self, product_id: int) -> None:
+        """The same of what those shards have that serve, without a word of those that left."""
+        with suppress(StockUnavailableError):
+            await self._level(product_id, behind=2, least=1)
+
+    async def _level(self, product_id: int, *, behind: int, least: int = LEVEL_UNITS_MIN) -> int:
         product = await self._catalogue.find(product_id)
         if product is None:
             return 0
@@ -149,16 +156,18 @@ class Balancing:
         if not seen.on_sale:
             self._catalogue.forget(product_id)
             return 0
-        moves = levelling(seen.readings, behind=behind)
+        moves = levelling(seen.readings, behind=behind, least=least)
         return await self._carry_out(shards, seen, moves)
 
     async def _look(self, shards: Shards) -> Survey:
-        """A reading without open transfers, as far as they can be finished."""
+        """A reading without open transfers among its shards, as far as they can be finished."""
         with self._all_there(shards):
             seen = await survey(shards)
-            if not seen.unfinished:
+            asked = {*shards.partitions, *shards.retired}
+            unfinished = [each for each in seen.unfinished if {each.donor, each.receiver} <= asked]
+            if not unfinished:
                 return seen
-            for transfer in seen.unfinished:
+            for transfer in unfinished:
                 await shards.finish(transfer.donor, transfer.receiver)
             return await survey(shards)
 

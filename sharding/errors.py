@@ -23,6 +23,10 @@ class NodeAwayError(StockUnavailableError):
     """A node could not be connected to, or did not answer."""
 
 
+class RetiredAwayError(StockUnavailableError):
+    """A layout is in force, and a shard that left could not be told so. Calling again tells it."""
+
+
 class PartitionCountError(StockError):
     """The cluster was set up with another number of partitions than this process is set to."""
 

@@ -26,7 +26,7 @@ from sharding.balancing import Balancing
 from sharding.catalogue import Catalogue
 from sharding.cluster import Cluster, LaneKind
 from sharding.directory import Directory, Listing
-from sharding.errors import LayoutPassedError, StockUnavailableError
+from sharding.errors import LayoutPassedError, RetiredAwayError, StockUnavailableError
 from sharding.loading import together
 from sharding.outcomes import Reason
 from sharding.placement import Layout, base_partition, is_shard_count, ledger_of
@@ -55,7 +55,7 @@ class Layouts:
         shard could not be reached, or it was rolled back under `version` + 1.
 
         LayoutPassedError: the product has gone on. StockUnavailableError: call again; before the
-        decision nothing has changed, or everything will be undone.
+        decision nothing has changed, or everything will be undone. RetiredAwayError: it is in force.
         """
         assert is_shard_count(shards, self._cluster.settings.partitions)
         listing = await self._listing(product_id)
@@ -76,11 +76,15 @@ class Layouts:
         told = _Told(self._cluster, product_id, listing)
         await told.in_force()
         self._catalogue.forget(product_id)
-        away = await told.retire()
         is_in_force = listing.layout.version == version
+        if is_in_force:  # who has left may be away, and is to keep nobody from selling
+            await self._balancing.share_out(product_id)
+        away = await told.retire()
         if is_in_force:
             await self._balancing.spread(product_id)
-        if away is not None:  # only now: it has left, and is to keep nobody from selling
+        if away and is_in_force:
+            raise RetiredAwayError(away.reason, away.detail)
+        if away:
             raise away
         return is_in_force
 
@@ -265,14 +269,14 @@ class _Told:
         """StockUnavailableError if a shard of the layout could not be told."""
         freeze = await self._latest_freeze()
         await together(self._tell(partition, freeze) for partition in self._shards.partitions)
-        copies = self._shards.partitions[1:] + self._shards.retired
-        await together(self._inform(partition) for partition in copies)
+        await together(self._inform(partition) for partition in self._shards.partitions[1:])
 
     async def retire(self) -> StockUnavailableError | None:
         """Tell those that left as well: one that was restored may have forgotten that it did, and would
         keep its units. Returns why not all could be told."""
+        retired = self._shards.retired
         try:
-            await together(self._retire(partition) for partition in self._shards.retired)
+            await together([*map(self._inform, retired), *map(self._retire, retired)])
         except StockUnavailableError as error:
             return error
         return None

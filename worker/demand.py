@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import structlog
 
 from ledger.demand import Demand, LiveProduct
-from ledger.errors import LedgerError
+from ledger.errors import LedgerConflictError, LedgerError
 from ledger.layouts import Layouts
 from sharding.errors import StockError
 from sharding.stock import Stock
@@ -109,9 +109,12 @@ class DemandKeeper:
             self._hold_back(wish, requests_per_s)
             return
         self._held_back.discard(product_id)
-        aim = await self._layouts.want(
-            product_id, shards, cause, partitions=self._settings.partitions
-        )
+        try:
+            aim = await self._layouts.want(
+                product_id, shards, cause, partitions=self._settings.partitions
+            )
+        except LedgerConflictError:
+            return  # it is being changed already, and is looked at again
         if not aim.in_force:
             log.info("layout wanted", version=aim.version, **_fields(wish, requests_per_s))
 

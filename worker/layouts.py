@@ -8,7 +8,7 @@ import structlog
 
 from ledger.errors import LedgerError
 from ledger.layouts import ChangeState, LayoutChange, Layouts, OpenChange
-from sharding.errors import LayoutPassedError, StockError
+from sharding.errors import LayoutPassedError, RetiredAwayError, StockError
 from sharding.outcomes import State
 from sharding.stock import Stock
 from worker.metrics import WorkerMetrics
@@ -116,9 +116,17 @@ class Reshaper:
             self._busy.discard(change.product_id)
 
     async def _bring_about(self, change: LayoutChange) -> None:
-        is_active = not self._is_hopeless(change) and await self._is_in_force(change)
+        is_active = not self._is_hopeless(change) and await self._comes_into_force(change)
         state = ChangeState.ACTIVE if is_active else ChangeState.ROLLED_BACK
         await self._mark(change, state)
+
+    async def _comes_into_force(self, change: LayoutChange) -> bool:
+        """Whoever has left and is away keeps it from being done, and nobody else from the next one."""
+        try:
+            return await self._is_in_force(change)
+        except RetiredAwayError as error:
+            self._note_stuck(change, error)
+            return True
 
     async def _is_in_force(self, change: LayoutChange) -> bool:
         return await self._stock.change_layout(

@@ -1,13 +1,19 @@
 """Brings restored shards what they lack and no event will bring, because it was lost."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from functools import partial
 
 from ledger.buffer_releases import Buffers
 from ledger.outbox import Outbox, OutboxKind, OutboxRow
 from ledger.products import ProductRow, Products
 from ledger.restoring import PartitionStates
-from sharding.errors import LayoutPassedError, LoadConflictError, StockUnavailableError
+from sharding.errors import (
+    LayoutPassedError,
+    LoadConflictError,
+    RetiredAwayError,
+    StockUnavailableError,
+)
 from sharding.outcomes import Reason, State
 from sharding.plans import Freeze
 from sharding.stock import Stock
@@ -63,12 +69,13 @@ class Mends:
         """A load is repeated only into the layout that was loaded: to shards that a change of it made
         their units have come, or will, from others."""
         if await self._states.is_resharded(product.product_id):
-            await self._stock.change_layout(
-                product.product_id,
-                version=product.layout_version,
-                shards=product.layout_shards,
-                cause="restored",
-            )
+            with suppress(RetiredAwayError):  # the change itself waits for that one
+                await self._stock.change_layout(
+                    product.product_id,
+                    version=product.layout_version,
+                    shards=product.layout_shards,
+                    cause="restored",
+                )
         else:
             await self._stock.load(
                 product.plan, before_opening=partial(self._known_to_ledger, product)

@@ -54,7 +54,9 @@ class Report:
     fault: Fault
     wrong: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
-    """What took longer than it may. On a machine that others use as well, once may be their doing."""
+    """What took longer than it may."""
+    was_disturbed: bool = False
+    """Buyers and proxies stood still for a while: others use the machine as well, or the crowd does."""
     tries: int = 1
     took_s: float = 0.0
     back_s: float | None = None
@@ -272,6 +274,7 @@ def _note_pauses(scene: Scene, begun_s: float) -> None:
     """With this process the proxies stand still, which to the servers is a loss of all of Redis."""
     pauses = [each.lasted_s for each in scene.stage.pauses if each.ended_s >= begun_s]
     if max(pauses, default=0.0) > PAUSE_TOLD_S:
+        scene.report.was_disturbed = True
         scene.note(
             f"THE MACHINE WAS TOO BUSY: buyers and proxies stood still for {max(pauses):.1f} s"
         )

@@ -17,7 +17,7 @@ from ledger.layouts import Cause, ChangeState, Layouts
 from ledger.migrate import migrate
 from ledger.products import Products
 from ledger.settings import parse_url
-from sharding.errors import LayoutPassedError, StockUnavailableError
+from sharding.errors import LayoutPassedError, RetiredAwayError, StockUnavailableError
 from sharding.outcomes import Reason
 from sharding.placement import base_partition
 from tests.ledger.conftest import create_database, new_metrics, settings_of, write
@@ -215,6 +215,45 @@ async def test_a_telling_that_failed_is_made_once_more_before_the_change_is_done
         await bench.reaches(product_id, version, ChangeState.DONE)
     told = (product_id, version, 12, "operator")
     assert bench.stock.calls == [told, told, told, (product_id, "drain")]
+
+
+async def test_a_shard_that_left_and_is_away_keeps_a_change_from_its_end_and_not_the_next_one(
+    bench: Bench,
+) -> None:
+    product_id = await bench.on_sale()
+    version = await bench.want(product_id, 12)
+    away = RetiredAwayError(Reason.NOT_EXECUTED, "p03")
+    bench.stock.changes = [away] * 10_000
+    async with running(bench.reshaper.run):
+        await bench.reaches(product_id, version, ChangeState.ACTIVE)
+        assert await bench.want(product_id, 24) > version
+        assert (product_id, "drain") not in bench.stock.calls
+        bench.stock.changes = []
+        await bench.reaches(product_id, version, ChangeState.DONE)
+
+
+async def test_a_product_on_its_way_to_another_shard_count_keeps_no_other_from_being_looked_after(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing, other = await bench.on_sale(), await bench.on_sale()
+    await bench.want(changing, 12, Cause.HOT)
+    # The ledger has heard of it, and nobody has said yet that it is in force.
+    sql = "UPDATE product_inventory SET layout_version = 2 WHERE product_id = %s"
+    await write(bench.database, sql, changing)
+    asked: list[int] = []
+    want = bench.layouts.want
+
+    async def noted(product_id: int, *args: Any, **others: Any) -> Any:
+        asked.append(product_id)
+        return await want(product_id, *args, **others)
+
+    monkeypatch.setattr(bench.layouts, "want", noted)
+    await bench.demand.report("a", {changing: 8 * HOT, other: 1})
+    async with running(bench.keeper.run):
+        await eventually(lambda: changing in asked)
+        before = len(bench.stock.levelled)
+        await eventually(lambda: other in bench.stock.levelled[before:])
+    assert not bench.sample("inventory_worker_failures_total", source="demand")
 
 
 async def test_a_change_that_its_base_has_forgotten_and_cannot_make_is_rolled_back(
