@@ -195,7 +195,7 @@ async def test_a_change_is_rolled_back_when_a_shard_cannot_be_fenced(
         await stock.change_layout(product, version=5, shards=6, cause="operator")
 
 
-async def test_a_shard_that_left_long_ago_and_is_away_keeps_nobody_from_selling(
+async def test_a_shard_that_left_long_ago_and_is_away_keeps_no_new_one_without_units(
     cluster: Cluster,
     stock: Stock,
     load: LoadProduct,
