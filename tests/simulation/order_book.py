@@ -90,6 +90,8 @@ class Asked:
     """Until then its holds were promised."""
     is_barred: bool = False
     """Somebody was told that it is released, though it had never come."""
+    has_lost_bars: bool = False
+    """A node has forgotten since it came that it was to be barred."""
     is_refused: bool = False
     """Somebody was told for good that its first line is short."""
     is_questioned: bool = False
@@ -185,6 +187,12 @@ class OrderBook:
             order.holds.clear()
             order.steps.clear()
             order.is_questioned = False
+
+    def forget_bars(self) -> None:
+        """A node was set back: where it is opened as it is, it has forgotten who was barred, also of
+        those who are being told so just now."""
+        for order in self.orders.values():
+            order.is_barred, order.has_lost_bars = False, True
 
     def check_after_loss(self) -> None:
         """Whatever was told is still so."""
@@ -310,7 +318,7 @@ class OrderBook:
         order, state = sent.order, STATES[answer.outcome]
         if state is R and not order.steps:
             self._counts["orders barred"] += not order.is_barred
-            order.is_barred = True
+            order.is_barred = not order.has_lost_bars
             return
         was = order.has_been(state) if state in MAY_COME_AGAIN else order.state is state
         expect(was, f"I6: {told}")

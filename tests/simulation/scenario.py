@@ -457,6 +457,8 @@ async def lose_what_the_ledger_has(shop: Shop) -> None:
         shop.ledger.told.clear()
         world.trace.note("node emptied" if is_emptied else "node set back", node.number)
         shop.oracle.counts["nodes emptied" if is_emptied else "nodes set back"] += 1
+        if not is_emptied:
+            shop.oracle.orders.forget_bars()
         await shop.pause(shop.rng.choice((0.0, 1.0)))
         for partition in mine:
             workers = shop.rng.choice((1, 1, 2))
