@@ -26,7 +26,16 @@ from sharding.breaker import Breaker
 from sharding.errors import NodeAwayError, StockUnavailableError
 from sharding.events import BEFORE_ALL, EventId
 from sharding.keys import head, tags, witness
-from sharding.lane import STUCK_S, Lane, LaneError, LaneOptions, Node, NotReplicatedError, packed
+from sharding.lane import (
+    STUCK_S,
+    Lane,
+    LaneError,
+    LaneOptions,
+    Node,
+    NotReplicatedError,
+    packed,
+    packed_script,
+)
 from sharding.metrics import StockMetrics
 from sharding.outcomes import Reason
 from sharding.pending import PendingCall, error_kind, means_the_node
@@ -212,8 +221,11 @@ class Cluster:
     async def ask(self, node: Node, *command: str) -> object:
         """Run one plain command on a node, once. StockUnavailableError if it does not carry it out;
         NodeAwayError if it does not answer."""
+        return await self._asked(node, packed(command), is_script=False)
+
+    async def _asked(self, node: Node, command: bytes, *, is_script: bool) -> object:
         try:
-            reply = await self._lane(node, LaneKind.READ).call(packed(command))
+            reply = await self._lane(node, LaneKind.READ).call(command, is_script=is_script)
         except LaneError as error:
             raise NodeAwayError(Reason.NOT_EXECUTED, str(error)) from error
         if isinstance(reply, ReplyError):
@@ -380,7 +392,8 @@ class Cluster:
             return False
         try:
             # With its text: it is asked for seldom, and a node that is new does not know it.
-            reply = await self.ask(node, "EVAL", _OPENING.source, "1", key)
+            command = packed_script(("EVAL", _OPENING.source, "1", key))
+            reply = await self._asked(node, command, is_script=True)
         except StockUnavailableError:
             return False
         finally:
@@ -431,7 +444,10 @@ class Cluster:
             call.begin_try()
             try:
                 reply = await lane.call(
-                    call.packed, asking=call.redirected_to is not None, deadline=call.deadline
+                    call.packed,
+                    is_script=call.is_script,
+                    asking=call.redirected_to is not None,
+                    deadline=call.deadline,
                 )
             except LaneError as error:
                 self._note_lane_error(call, node, lane, error)

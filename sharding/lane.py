@@ -5,9 +5,14 @@ lane with `replicas`, followed by one WAIT, whose reply covers them all. No time
 
 A call ends in one of three ways, and the difference matters to whoever may not do a thing twice:
 a reply (an error reply among them), NotSentError (certainly not executed), LostError (perhaps executed).
+
+A script is told in which run of the node it is executed: a node that comes back by itself may have
+forgotten what it said before. The lane asks for that whenever it connects, and ends each script's call
+with it.
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +34,15 @@ def packed(command: Sequence[str | bytes]) -> bytes:
     return wire
 
 
+def packed_script(command: Sequence[str | bytes]) -> bytes:
+    """A script's call without its last argument, which the lane adds."""
+    return packed((*command, b""))[: -len(_argument(b""))]
+
+
+def _argument(value: bytes) -> bytes:
+    return b"$%d\r\n%s\r\n" % (len(value), value)
+
+
 STUCK_S = 0.25
 """After so long without the end of a round, or without a connection, nothing more goes to the node."""
 LATE_S = 0.05
@@ -36,6 +50,8 @@ LATE_S = 0.05
 QUEUE_CALLS_MAX = 10_000
 ROUND_CALLS_MAX = 128
 _ASKING = packed(("ASKING",))
+_WHICH_RUN = packed(("INFO", "server"))
+_RUN = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 
 class LaneError(Exception):
@@ -86,9 +102,10 @@ class LaneOptions:
 
 class _Call(NamedTuple):
     command: bytes
-    asking: bool
-    deadline: float
     reply: asyncio.Future[object]
+    asking: bool = False
+    is_script: bool = False
+    deadline: float = inf
 
 
 class _Round:
@@ -187,6 +204,8 @@ class Lane(asyncio.Protocol):
         self._queue: deque[_Call] = deque()
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._run = b""
+        """Of the node that is connected, as the last argument of scripts."""
         self._reader = Reader()
         self._round: _Round | None = None
         self._round_timer: _Patience | None = None
@@ -196,11 +215,17 @@ class Lane(asyncio.Protocol):
         self._wait = packed(("WAIT", str(options.replicas), str(int(self._wait_s * 1_000))))
 
     def call(
-        self, command: bytes, *, asking: bool = False, deadline: float = inf
+        self,
+        command: bytes,
+        *,
+        is_script: bool = False,
+        asking: bool = False,
+        deadline: float = inf,
     ) -> asyncio.Future[object]:
         """Queue one packed command; the future holds its reply or a LaneError.
 
-        `deadline`, in the loop's time: what still waits in the queue by then is never sent.
+        `is_script`: it is one of `packed_script`. `deadline`, in the loop's time: what still waits in
+        the queue by then is never sent.
         """
         future: asyncio.Future[object] = self._loop.create_future()
         if self._is_closed:
@@ -208,7 +233,7 @@ class Lane(asyncio.Protocol):
         elif len(self._queue) >= QUEUE_CALLS_MAX:
             future.set_exception(QueueFullError())
         else:
-            self._queue.append(_Call(command, asking, deadline, future))
+            self._queue.append(_Call(command, future, asking, is_script, deadline))
             self._wake()
         return future
 
@@ -300,6 +325,8 @@ class Lane(asyncio.Protocol):
             if call.asking:
                 parts.append(_ASKING)
             parts.append(call.command)
+            if call.is_script:
+                parts.append(self._run)
         if waits:
             parts.append(self._wait)
         self._transport.writelines(parts)
@@ -345,15 +372,26 @@ class Lane(asyncio.Protocol):
             raise NotSentError("connection lost")
         if self._options.password:
             await self._authenticate()
+        await self._identify()
 
     async def _authenticate(self) -> None:
         user = (self._options.username,) if self._options.username else ()
-        reply: asyncio.Future[object] = self._loop.create_future()
-        auth = packed(("AUTH", *user, self._options.password))
-        self._send([_Call(auth, asking=False, deadline=inf, reply=reply)], waits=False)
-        answer = await reply
+        answer = await self._asked(packed(("AUTH", *user, self._options.password)))
         if isinstance(answer, ReplyError):
             raise NotSentError(f"the node refuses the credentials: {answer}")
+
+    async def _identify(self) -> None:
+        answer = await self._asked(_WHICH_RUN)
+        run = _RUN.search(answer) if isinstance(answer, bytes) else None
+        if run is None:
+            raise NotSentError(f"INFO server must name the node's run_id; it says {answer!r:.200}")
+        self._run = _argument(run[1])
+
+    async def _asked(self, command: bytes) -> object:
+        """The reply to one of the commands that a connection begins with."""
+        reply: asyncio.Future[object] = self._loop.create_future()
+        self._send([_Call(command, reply)], waits=False)
+        return await reply
 
     def _abort(self) -> None:
         if self._transport is not None:

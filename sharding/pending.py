@@ -11,6 +11,7 @@ from sharding.lane import (
     QueueFullError,
     TooLateError,
     packed,
+    packed_script,
 )
 from sharding.outcomes import Reason
 from sharding.scripts import Script
@@ -66,6 +67,7 @@ class PendingCall:
         "each_time",
         "is_alone",
         "is_hasty",
+        "is_script",
         "may_echo",
         "may_have_run",
         "packed",
@@ -90,6 +92,7 @@ class PendingCall:
         gone from the node."""
         self.packed = b""
         self.redirected_to: Node | None = None
+        self.is_script = script is not None
         self._script = script
         self._text_is_unknown = False
         self._command: Sequence[str | bytes] = ()
@@ -102,9 +105,12 @@ class PendingCall:
     def prepare(self, command: Sequence[str | bytes]) -> None:
         """Set what is sent from now on."""
         self._command = command
-        if self._text_is_unknown and self._script is not None:
+        if self._script is None:
+            self.packed = packed(command)
+            return
+        if self._text_is_unknown:
             command = ("EVAL", self._script.source, *command[2:])
-        self.packed = packed(command)
+        self.packed = packed_script(command)
 
     def begin_try(self) -> None:
         """What goes out now is as it has to be now."""

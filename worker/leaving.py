@@ -28,7 +28,7 @@ OPENED_WITHIN_S = 3.0
 """How long a partition is waited for whose node answers and that its worker is about to open."""
 IN_CHARGE = 0
 """The partition whose worker does this for all."""
-ABOUT_TO_OPEN = ("NEW_OWNER", "NO_HEAD", "RESTORING", "WENT_BACK", "EVENTS_AHEAD")
+ABOUT_TO_OPEN = ("NEW_OWNER", "RESTARTED", "NO_HEAD", "RESTORING", "WENT_BACK", "EVENTS_AHEAD")
 """Reasons of heads that are shut and soon open again, as they are or restored."""
 
 log = structlog.get_logger()

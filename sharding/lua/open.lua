@@ -45,7 +45,7 @@ local is_new = redis.call("EXISTS", head_key) == 0
 local head = { key = head_key, generation = 0, number = 0 }
 local found = opened_by()
 if not is_new then
-  local values = redis.call("HMGET", head_key, "generation", "number", "partitions", "owner", "ledgers")
+  local values = redis.call("HMGET", head_key, "generation", "number", "partitions", "owner", "ledgers", "run")
   head.generation, head.number = whole(values[1]), whole(values[2])
   if not (head.generation and head.number) then return { "corrupt", "head" } end
   found = opened_by(values[1], values[4])
@@ -54,7 +54,7 @@ if not is_new then
   if values[5] and values[5] ~= int(ledgers) then return { "ledgers", tonumber(values[5]) or 0 } end
   if not values[5] and ledgers > 1 then return { "ledgers", 1 } end -- opened before there could be several
   -- A repeat, because the answer was lost: what was opened once under this number stays as it is.
-  if head.generation == opening and values[4] == redis.call("CLUSTER", "MYID") then
+  if head.generation == opening and shut_here(values[4], values[6]) == "" then
     redis.call("HINCRBY", head_key, "touches", 1)
     return { "done", head.generation, head.number }
   end
@@ -95,7 +95,7 @@ local id = int(head.generation) .. "-" .. int(head.number)
 for i = FIRST_STREAM, #KEYS do
   redis.call("XADD", KEYS[i], id, "v", "1", "at", int(now_ms()), "kind", "opened", "owner", owner)
 end
-redis.call("HSET", head_key, "owner", owner, "generation", int(head.generation), "number",
+redis.call("HSET", head_key, "owner", owner, "run", RUN, "generation", int(head.generation), "number",
   int(head.number), "partitions", partitions, "degraded", degraded and int(head.generation) or "0")
 redis.call("HSETNX", head_key, "ledgers", int(ledgers))
 redis.call("HSETNX", head_key, "records", "0")

@@ -9,8 +9,8 @@
 --   {"shut"}                    it is not open here
 -- @include head
 
-local values = redis.pcall("HMGET", KEYS[1], "owner", "generation", "degraded")
-if values.err or values[1] ~= redis.call("CLUSTER", "MYID") then return { "shut" } end
+local values = redis.pcall("HMGET", KEYS[1], "owner", "generation", "degraded", "run")
+if values.err or shut_here(values[1], values[4]) ~= "" then return { "shut" } end
 local generation = whole(values[2])
 if not generation then return { "shut" } end
 return { is_degraded(values[3], generation) and "degraded" or "replicated", generation }

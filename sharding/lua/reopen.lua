@@ -11,7 +11,7 @@
 --
 -- Returns one of
 --   {"done", generation, number}
---   {"passed"}         another attempt has begun, or another node has the partition
+--   {"passed"}         another attempt has begun, another node has the partition, or this one has been restarted
 --   {"corrupt", what}
 -- @include head
 -- @include restoring
@@ -19,9 +19,9 @@
 local attempt, number, owner, event = ARGV[1], ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
 
 if owner ~= redis.call("CLUSTER", "MYID") then return { "passed" } end
-local now = redis.pcall("HMGET", KEYS[1], "owner", "generation")
+local now = redis.pcall("HMGET", KEYS[1], "owner", "generation", "run")
 if now.err then return { "corrupt", "head" } end
-if now[1] == owner and now[2] == attempt then
+if now[1] == owner and now[2] == attempt and now[3] == RUN then
   redis.call("HINCRBY", KEYS[1], "touches", 1)
   return { "done", tonumber(attempt), tonumber(number) }
 end

@@ -28,11 +28,11 @@ local head_key, partitions, attempt = KEYS[1], ARGV[1], ARGV[2]
 local seen, forgets, degraded = tonumber(ARGV[3]), ARGV[4] == "1", ARGV[5] == "1"
 local refusal = wrong_type(head_key, "hash", "head")
 if refusal then return refusal end
-local values = redis.call("HMGET", head_key, "generation", "number", "owner", "forgot")
+local values = redis.call("HMGET", head_key, "generation", "number", "owner", "forgot", "run")
 local generation, known = whole(values[1] or "0") or 0, whole(values[2] or "0") or 0
 if generation > tonumber(attempt) then return { "passed" } end
 local is_repeat = generation == tonumber(attempt)
-if is_repeat and values[3] ~= "" then return { "passed" } end
+if is_repeat and (values[3] ~= "" or values[5] ~= RUN) then return { "passed" } end
 if not is_repeat and opened_by(values[1], values[3]) ~= ARGV[6] then return { "passed" } end
 for i = FIRST_STREAM, #KEYS do
   local _, last = last_entry(KEYS[i])
@@ -40,7 +40,7 @@ for i = FIRST_STREAM, #KEYS do
 end
 local number = math.max(known, seen)
 -- From here on it must succeed.
-redis.call("HSET", head_key, "owner", "", "generation", attempt, "number", int(number), "partitions", partitions,
+redis.call("HSET", head_key, "owner", "", "run", RUN, "generation", attempt, "number", int(number), "partitions", partitions,
   "ledgers", int(#KEYS - FIRST_STREAM + 1), "degraded", degraded and attempt or "0")
 redis.call("HSETNX", head_key, "records", "0")
 redis.call("HSETNX", head_key, "records_since_ms", int(now_ms()))

@@ -103,15 +103,21 @@ MUTATIONS = {
     ),
     "the owner in the fence": Mutation(
         "lua/include/head.lua",
-        'if values[1] ~= redis.call("CLUSTER", "MYID") then',
+        'if owner ~= redis.call("CLUSTER", "MYID") then',
         "if false then",
-        "test_fence.py::test_a_head_of_another_node_or_of_the_past_refuses_everything",
+        "test_fence.py::test_a_head_of_another_node_or_run_or_of_the_past_refuses_everything",
+    ),
+    "the run in the fence": Mutation(
+        "lua/include/head.lua",
+        'return run == RUN and "" or "RESTARTED"',
+        'return ""',
+        "test_fence.py::test_a_head_of_another_node_or_run_or_of_the_past_refuses_everything",
     ),
     "the number in the fence": Mutation(
         "lua/include/head.lua",
         "head.generation == seen_generation and head.number < seen_number",
         "false",
-        "test_fence.py::test_a_head_of_another_node_or_of_the_past_refuses_everything",
+        "test_fence.py::test_a_head_of_another_node_or_run_or_of_the_past_refuses_everything",
     ),
     "the wait for a replica": Mutation(
         "cluster.py",
@@ -155,9 +161,15 @@ MUTATIONS = {
     ),
     "the generation of a restoration": Mutation(
         "lua/include/restoring.lua",
-        'if values[1] ~= "" or values[2] ~= attempt then return nil, { "passed" } end',
-        "",
+        'if values[1] ~= "" or values[2] ~= attempt or values[6] ~= RUN then',
+        "if false then",
         "test_restoring.py::test_an_attempt_that_was_overtaken_writes_nothing",
+    ),
+    "the run of a restoration": Mutation(
+        "lua/include/restoring.lua",
+        " or values[6] ~= RUN then",
+        " then",
+        "test_restoring.py::test_an_attempt_ends_with_the_run_of_the_node_that_it_began_in",
     ),
     "what a donor gives up": Mutation(
         "lua/ack.lua",

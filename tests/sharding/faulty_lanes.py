@@ -102,13 +102,18 @@ class FaultyLane(Lane):
         self._faults = faults
 
     def call(
-        self, command: bytes, *, asking: bool = False, deadline: float = inf
+        self,
+        command: bytes,
+        *,
+        is_script: bool = False,
+        asking: bool = False,
+        deadline: float = inf,
     ) -> asyncio.Future[object]:
         if self._faults.is_dead:
             future: asyncio.Future[object] = self._loop.create_future()
             future.set_exception(NotSentError("the process is dead"))
             return future
-        return super().call(command, asking=asking, deadline=deadline)
+        return super().call(command, is_script=is_script, asking=asking, deadline=deadline)
 
     def _next_calls(self) -> list[_Call]:
         if self._faults.is_dead:
@@ -116,7 +121,11 @@ class FaultyLane(Lane):
         return super()._next_calls()
 
     def _send(self, calls: list[_Call], *, waits: bool) -> None:
-        copies = (_copy(self._node, self._kind, call.command) for call in calls)
+        copies = (
+            _copy(self._node, self._kind, call.command + self._run)
+            for call in calls
+            if call.is_script
+        )
         self._faults.copies += (copy for copy in copies if copy is not None)
         super()._send(calls, waits=waits)
 

@@ -101,18 +101,27 @@ async def test_one_opening_whose_answer_was_lost_is_repeated_without_another_gen
 
 @pytest.mark.parametrize(
     ("field", "value", "why"),
-    [("owner", "0" * 40, "NEW_OWNER"), ("number", "0", "WENT_BACK")],
+    [
+        ("owner", "0" * 40, "NEW_OWNER"),
+        ("run", "0" * 40, "RESTARTED"),
+        ("number", "0", "WENT_BACK"),
+    ],
 )
-async def test_a_head_of_another_node_or_of_the_past_refuses_everything(
+async def test_a_head_of_another_node_or_run_or_of_the_past_refuses_everything(
     partitions: Partitions, impatient: Cluster, opened: int, field: str, value: str, why: str
 ) -> None:
     entry = await newest(partitions, opened)
     assert await partitions.replicated(opened, ledger=0, last=checkpoint_at(entry))
     head = keys.head(impatient.tags[opened])
+    right = await impatient.command(opened, "HGET", head, field, lane=LaneKind.READ)
+    assert isinstance(right, bytes)
     await impatient.command(opened, "HSET", head, field, value, lane=LaneKind.WRITE)
     with pytest.raises(StockUnavailableError, match=why) as failure:
         await partitions.replicated(opened, ledger=0, last=checkpoint_at(entry))
     assert failure.value.reason is Reason.PARTITION_FENCED
+    assert not (await partitions.head(opened)).is_open
+    await impatient.command(opened, "HSET", head, field, right.decode(), lane=LaneKind.WRITE)
+    assert await partitions.replicated(opened, ledger=0, last=checkpoint_at(entry))
 
 
 async def test_a_new_process_is_not_obeyed_where_a_partition_has_gone_back_behind_the_ledger(

@@ -85,19 +85,25 @@ async def test_a_node_that_may_not_be_asked_is_a_warning(services: LocalStack) -
     assert "NOPERM" in found[0].value
 
 
+@pytest.mark.parametrize(
+    ("was_asked_before", "said"), [(True, "no answer in time"), (False, "the node does not answer")]
+)
 async def test_a_node_that_hangs_keeps_no_start_waiting(
-    services: LocalStack, monkeypatch: pytest.MonkeyPatch
+    services: LocalStack, monkeypatch: pytest.MonkeyPatch, said: str, *, was_asked_before: bool
 ) -> None:
     monkeypatch.setattr(inspection, "ANSWER_S", 0.5)
+    monkeypatch.setattr(inspection, "FRESH_S", 0.0)
     node = services.redis[5]
     async with inspected(services, redis_timeout_ms=60_000) as (nodes, _):
+        if was_asked_before:
+            await nodes.flaws()
         node.process.pause()
         try:
             found = await nodes.flaws()
         finally:
             node.process.resume()
     silent = {flaw.node: flaw.reason for flaw in found if flaw.what == "node"}
-    assert "no answer in time" in silent[node.address]
+    assert said in silent[node.address]
 
 
 async def test_what_changes_later_is_found_and_said_once(

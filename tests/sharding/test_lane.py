@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -14,17 +15,20 @@ from sharding.lane import (
     LATE_S,
     STUCK_S,
     Lane,
+    LaneError,
     LaneOptions,
     LostError,
     Node,
     NotReplicatedError,
     NotSentError,
     packed,
+    packed_script,
 )
 from sharding.metrics import StockMetrics
 from tests.waiting import eventually
 
 Answering = Callable[[list[bytes]], bytes | None]
+PING_WORDS = [b"PING"]
 PING = packed(("PING",))
 
 
@@ -33,7 +37,9 @@ class FakeNode:
 
     def __init__(self) -> None:
         self.answering: Answering = lambda _: b"+OK\r\n"
+        self.run_id: bytes | None = b"of this run"
         self.received: list[list[bytes]] = []
+        """But for what every connection begins with."""
         self.was_asked = asyncio.Event()
         self.hang_up_after = 10**9
         self._writers: list[asyncio.StreamWriter] = []
@@ -44,6 +50,10 @@ class FakeNode:
         while data := await reader.read(1 << 20):
             parser.feed(data)
             while (command := parser.gets()) is not False:
+                if command == [b"INFO", b"server"] and self.run_id:
+                    said = b"# Server\r\nrun_id:%s\r\ntcp_port:1\r\n" % self.run_id
+                    writer.write(b"$%d\r\n%s\r\n" % (len(said), said))
+                    continue
                 self.received.append(command)
                 self.was_asked.set()
                 if len(self.received) >= self.hang_up_after:
@@ -82,6 +92,39 @@ async def test_calls_of_one_turn_travel_together_and_get_their_own_replies(
     lane = lane_to(node)
     replies = await asyncio.gather(*(lane.call(packed(("ECHO", f"n{i}"))) for i in range(50)))
     assert replies == [f"n{i}".encode() for i in range(50)]
+    await lane.close()
+
+
+async def test_a_script_is_told_in_which_run_of_the_node_it_is_executed(
+    fake: tuple[FakeNode, Node],
+) -> None:
+    fake_node, node = fake
+    lane = lane_to(node, replicas=1)
+    fake_node.answering = lambda command: b":1\r\n" if command[0] == b"WAIT" else b"+OK\r\n"
+    for run in (b"one", b"another"):
+        fake_node.run_id = run
+        calls = [(packed_script(("EVALSHA", "sha", "0", "a")), True), (packed(("GET", "a")), False)]
+        await asyncio.gather(*(lane.call(call, is_script=each) for call, each in calls))
+        scripts = [command for command in fake_node.received if command[0] == b"EVALSHA"]
+        assert scripts[-1] == [b"EVALSHA", b"sha", b"0", b"a", run]
+        fake_node.hang_up()
+        with suppress(LaneError):
+            await lane.call(PING)
+    assert [b"GET", b"a"] in fake_node.received
+    await lane.close()
+
+
+@pytest.mark.parametrize("says", [b"-NOPERM no\r\n", b"$4\r\nnone\r\n", b":7\r\n"])
+async def test_a_node_that_does_not_say_which_run_of_it_this_is_gets_nothing(
+    fake: tuple[FakeNode, Node], says: bytes
+) -> None:
+    fake_node, node = fake
+    fake_node.run_id = None
+    fake_node.answering = lambda _: says
+    lane = lane_to(node)
+    with pytest.raises(NotSentError, match=r"INFO server must name the node's run_id"):
+        await lane.call(PING)
+    assert PING_WORDS not in fake_node.received
     await lane.close()
 
 

@@ -195,6 +195,21 @@ async def test_an_attempt_that_was_overtaken_writes_nothing(
     assert await partitions.head(opened) == before
 
 
+@pytest.mark.parametrize("step", STEPS)
+async def test_an_attempt_ends_with_the_run_of_the_node_that_it_began_in(
+    lonely: Cluster, partitions: Partitions, restoring: Restoring, opened: int, step: str
+) -> None:
+    """The next one may have forgotten a part of what the attempt has written."""
+    early = await shut_now(lonely, restoring, opened, 2)
+    head = keys.head(lonely.tags[opened])
+    await lonely.command(opened, "HSET", head, "run", "0" * 40, lane=LaneKind.WRITE)
+    with pytest.raises(RestorationPassedError):
+        await STEPS[step](restoring, opened, early)
+    assert (await partitions.head(opened)).reason == "RESTORING"
+    await restored(lonely, restoring, opened, 3)
+    assert (await partitions.head(opened)).is_open
+
+
 async def test_an_attempt_leaves_alone_what_another_has_opened_since_it_looked(
     lonely: Cluster, partitions: Partitions, restoring: Restoring, opened: int
 ) -> None:

@@ -305,7 +305,12 @@ class SimulatedLane:
         self.breaker = Breaker(asyncio.get_running_loop().time)
 
     def call(
-        self, command: bytes, *, asking: bool = False, deadline: float = inf
+        self,
+        command: bytes,
+        *,
+        is_script: bool = False,
+        asking: bool = False,
+        deadline: float = inf,
     ) -> asyncio.Future[object]:
         """As Lane.call; a dead process sends nothing."""
         if self._caller.is_dead:
@@ -314,6 +319,8 @@ class SimulatedLane:
             return future
         reader = Reader()
         reader.feed(command)
+        if is_script:
+            reader.feed(b"$%d\r\n%s\r\n" % (len(self._node.run_id), self._node.run_id))
         words = reader.gets()
         assert isinstance(words, list)
         future = self._network.send(self._caller, self._node, words, waits=self._waits)

@@ -221,6 +221,7 @@ class FakeNode:
         self.is_read_only = False
         """Whether a script that promised not to write is running."""
         self.identity = b"%040x" % (number + 1)
+        self._runs = 0
         self._engine = engine
         self._wall_s = wall_s
         self._server: FakeServer = after._server if after else FakeServer(version=(7, 0))
@@ -228,6 +229,15 @@ class FakeNode:
         """What keys held that were written since; None: nothing is ever lost."""
         self._socket = FakeSocket(self._server, 0, client_class=Redis)
         self._known: set[bytes] = set()
+
+    @property
+    def run_id(self) -> bytes:
+        """What it says of itself, another one after each start."""
+        return b"%s%020x" % (self.identity[20:], self._runs)
+
+    def restart(self) -> None:
+        """Be the same node as before, in another run."""
+        self._runs += 1
 
     @property
     def may_lose(self) -> bool:

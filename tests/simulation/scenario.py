@@ -453,7 +453,10 @@ async def lose_what_the_ledger_has(shop: Shop) -> None:
         for partition in mine:
             if world.node_of(partition) is node:
                 node.set_back(world.tags[partition].encode(), before[partition])
-        world.renew(node)
+        if is_emptied or shop.rng.random() < 0.5:
+            world.renew(node)
+        else:
+            node.restart()
         shop.ledger.told.clear()
         world.trace.note("node emptied" if is_emptied else "node set back", node.number)
         shop.oracle.counts["nodes emptied" if is_emptied else "nodes set back"] += 1

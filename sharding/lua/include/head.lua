@@ -1,7 +1,10 @@
--- The fence: a partition obeys only on the node that it was opened on, and only while its event number
--- has not gone back behind what the caller has seen. A promoted, emptied or rolled-back node fails this.
+-- The fence: a partition obeys only on the node that it was opened on, only in the run of it that it was opened in,
+-- and only while its event number has not gone back behind what the caller has seen. A promoted, emptied or rolled-back
+-- node fails this, and so does one that came back by itself: what it has read from its disk may be older.
 --
--- Fields of a head: owner (empty while the partition is restored from the ledger), generation, number, partitions,
+-- The last argument of every call is the run of the node at the other end of the caller's connection; the lane adds it.
+--
+-- Fields of a head: owner (empty while the partition is restored from the ledger), run, generation, number, partitions,
 --   ledgers, records, records_since_ms, touches, and
 --   forgot    the attempt to restore it that has removed its records and streams
 --   relived   how many pieces of what it is to remember an attempt has given it
@@ -9,6 +12,8 @@
 --   applied   number up to which the ledger is known to have all of its events; missing: nobody has said so yet
 --   behind    1: the ledger was behind by the limit and has not caught up by half of it since
 -- of the first ledger, and applied:1, behind:1 … of the others.
+
+local RUN = ARGV[#ARGV]
 
 local function int(number)
   return string.format("%.0f", number)
@@ -33,6 +38,13 @@ end
 -- By which opening a partition is as it is, or by which attempt to restore it: what another one changes.
 local function opened_by(generation, owner)
   return (generation or "") .. " " .. (owner or "")
+end
+
+-- Why a partition is not open here, "" where it is, by its head's owner and run.
+local function shut_here(owner, run)
+  if owner == "" then return "RESTORING" end
+  if owner ~= redis.call("CLUSTER", "MYID") then return "NEW_OWNER" end
+  return run == RUN and "" or "RESTARTED"
 end
 
 -- Whether a partition is open under a generation in which nobody waits for a replica. A later one ends it.
@@ -63,12 +75,11 @@ end
 local function read_head(key, seen_generation, seen_number, events_key)
   local applied, behind = "applied", "behind"
   if events_key then applied, behind = of_ledger(applied, events_key), of_ledger(behind, events_key) end
-  local values = redis.pcall("HMGET", key, "owner", "generation", "number", "records", applied, behind)
+  local values = redis.pcall("HMGET", key, "owner", "generation", "number", "records", applied, behind, "run")
   if values.err then return nil, { "corrupt", "head" } end
   if not values[1] then return nil, { "fenced", "NO_HEAD" } end
-  if values[1] ~= redis.call("CLUSTER", "MYID") then
-    return nil, { "fenced", values[1] == "" and "RESTORING" or "NEW_OWNER" }
-  end
+  local shut = shut_here(values[1], values[7])
+  if shut ~= "" then return nil, { "fenced", shut } end
   local head = {
     key = key,
     generation = whole(values[2]),
