@@ -12,7 +12,7 @@ from tests.chaos.scene import play
 from tests.chaos.stack import Stage
 
 SEED = os.environ.get("INVENTORY_CHAOS_SEED", "1")
-QUICK = ("F02", "F04", "F14", "F22", "F23", "F30")
+QUICK = ("F02", "F04", "F06-older", "F14", "F22", "F23", "F30")
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import shutil
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -27,6 +28,9 @@ UNDER_WAY_S = 1.0
 """What was answered by then may have been acknowledged by the replica that is gone."""
 FLUSH_EVERY_S, FLUSHES = 0.2, 10
 SLOT_ROUNDS = 3
+RETURNS = 3
+SOLD_SINCE = 300
+"""Answers between the data that a node comes back with and its end."""
 SOLD_UNREPLICATED = 300
 """Answers between the cut of the replication and its master's death."""
 
@@ -39,6 +43,52 @@ async def master_killed(scene: Scene) -> None:
         since_s = scene.broke()
         scene.stage.kill_node(victim)
     scene.expect_selling(elsewhere, since_s)
+
+
+@fault(
+    "F06-again", "a master killed and at once started again, ×3", back_within_s=NODE_TIMEOUT_S + 3
+)
+async def master_back_at_once(scene: Scene) -> None:
+    """Nobody is promoted, as a rule: it is the node that it was, and has all that it has said."""
+    async with scene.selling() as buyers:
+        for _ in range(RETURNS):
+            victim = await scene.stage.a_master()
+            elsewhere = await scene.shards_elsewhere(victim)
+            since_s = scene.broke()
+            scene.stage.kill_node(victim)
+            await scene.stage.start_node(victim)
+            await scene.expect_back()
+            await scene.stage.until_settled()
+            await buyers.flows(100)
+            scene.expect_selling(elsewhere, since_s)
+        scene.broke()
+
+
+@fault("F06-older", "a master comes back at once with older data", back_within_s=10.0)
+async def master_back_with_older_data(scene: Scene) -> None:
+    """As the node that it was, so its replica forgets with it: the ledger gives it what it lacks."""
+    scene.may_lose = True  # the ledger is some milliseconds behind
+    async with scene.selling() as buyers:
+        victim = await scene.stage.a_master()
+        data = victim.directory / "appendonlydir"
+        older = data.with_name("older")
+        shutil.copytree(data, older)
+        await buyers.flows(SOLD_SINCE)
+        elsewhere = await scene.shards_elsewhere(victim)
+        restored = await scene.stage.counted(RESTORED)
+        since_s = scene.broke()
+        scene.stage.kill_node(victim)
+        shutil.rmtree(data)
+        older.rename(data)
+        await scene.stage.start_node(victim)
+
+    scene.expect_selling(elsewhere, since_s)
+    if await victim.is_master():
+        scene.expect(
+            await scene.stage.counted(RESTORED) > restored, "nothing was restored from the ledger"
+        )
+    else:
+        scene.note("its replica was promoted before it was back")
 
 
 @fault("F07", "replication cut, then the master killed", back_within_s=NODE_TIMEOUT_S + 3)
