@@ -66,7 +66,8 @@ def test_a_partition_that_goes_away_before_it_is_drained_is_not_waited_for_any_m
 
 
 @pytest.mark.parametrize(
-    "reason", ["NEW_OWNER", "NO_HEAD", "RESTORING", "WENT_BACK", "EVENTS_AHEAD"]
+    "reason",
+    ["NEW_OWNER", "RESTARTED", "NO_HEAD", "RESTORING", "WENT_BACK", "EVENTS_AHEAD"],
 )
 def test_a_partition_that_is_about_to_be_opened_is_waited_for_a_while(reason: str) -> None:
     leave, shut = _Leave(1, 0.0), SHUT._replace(reason=reason)
